@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use crate::report;
 use crate::source::{File, closing, files};
 
-/// The path of the catalogue of the counters of transports, drivers and devices.
-const CATALOGUE: &str = "crates/cli/src/commands/stats/catalogue.rs";
+/// The path of the catalogue of the counters of processes, transports, drivers and devices.
+const CATALOGUE: &str = "crates/cli/src/counters/catalogue.rs";
 /// The signature of a method by which a layer reports its counters by name.
 const REPORTS: &str = "fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {";
 /// The beginning of a use of the macro `counters!`. Its definition has a space instead of the
@@ -20,9 +20,9 @@ const MACRO: &str = "\ncounters! {";
 
 /// Returns the names of counters in the catalogue.
 fn rows(text: &str) -> BTreeSet<String> {
-    let table = text.split("totals! {").nth(1).and_then(|rest| rest.split("\n};").next());
+    let tables = text.split("totals! {").skip(1).filter_map(|rest| rest.split("\n};").next());
     // A row begins with four spaces; its meaning may go on in further lines.
-    let rows = table.unwrap_or_default().lines().filter_map(|line| line.strip_prefix("    "));
+    let rows = tables.flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
     let rows = rows.filter(|row| row.starts_with(|c: char| c.is_ascii_lowercase()));
     rows.filter_map(|row| row.split_whitespace().next()).map(Into::into).collect()
 }

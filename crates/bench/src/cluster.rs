@@ -98,6 +98,11 @@ pub struct Plan<'p> {
     pub populate: bool,
     /// The servers' option `--scrub`. `None`: their default.
     pub scrub: Option<String>,
+    /// The port of the coordinator's metrics; server `i` has this port + `i`. `None`: they serve
+    /// no metrics.
+    pub metrics: Option<u16>,
+    /// The option `--log-format` of all processes. `None`: their default.
+    pub log_format: Option<String>,
 }
 
 /// Several coordinators on an etcd of one member, which the cluster starts.
@@ -160,6 +165,13 @@ impl Plan<'_> {
     fn patience(&self) -> Duration {
         let bytes = self.memory.saturating_mul(1 + u64::from(self.replicas));
         START + Duration::from_secs(if self.populate { bytes / SLOWEST_TOUCH } else { 0 })
+    }
+
+    /// Returns the options of the process whose ports are those of the coordinator + `index`.
+    fn served(&self, index: u16) -> Vec<String> {
+        let metrics = self.metrics.map(|port| format!("--metrics=127.0.0.1:{}", port + index));
+        let format = self.log_format.as_ref().map(|format| format!("--log-format={format}"));
+        metrics.into_iter().chain(format).collect()
     }
 
     /// True if the processes listen beyond loopback.
@@ -264,7 +276,8 @@ impl Cluster {
         let lease = plan.lease.as_secs_f64().to_string();
         let mut args = vec!["coordinator", "-C", locator, "--lease", &lease, "--state", state];
         args.extend(plan.is_beyond_loopback().then_some(INSECURE));
-        let args = args.into_iter().map(str::to_owned).collect();
+        let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();
+        args.extend(plan.served(index - 1));
         let name = match plan.etcd {
             Some(_) => format!("coordinator {index}"),
             None => "the coordinator".to_owned(),
@@ -299,6 +312,7 @@ impl Cluster {
         args.extend(plan.populate.then_some("--populate"));
         args.extend(plan.scrub.iter().flat_map(|days| ["--scrub", days.as_str()]));
         let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();
+        args.extend(plan.served(index));
         if let Some(directory) = plan.directory {
             let own = server_directory(directory, index).to_string_lossy().into_owned();
             args.extend(["--dir".to_owned(), own]);

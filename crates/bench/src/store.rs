@@ -127,6 +127,11 @@ impl Store {
         self.client.stats(Some(&server.data)).map_err(|error| self.explain(error, &what))
     }
 
+    /// Returns the counters of the coordinator: a JSON object.
+    pub fn coordinator_counters(&mut self) -> Result<Vec<u8>, Fail> {
+        self.ask("the coordinator's counters", |client| client.stats(None))
+    }
+
     /// Returns the number of replicas that a server's log lacks now.
     pub fn missing_replicas(&mut self, server: &ServerInfo) -> Result<u64, Fail> {
         let counters = self.counters(server)?;

@@ -10,7 +10,10 @@ use sprat_bench::fail::Fail;
 use sprat_bench::{out, process};
 
 mod commands;
+mod counters;
 mod destination;
+mod log;
+mod metrics;
 mod options;
 mod progress;
 mod records;
@@ -136,7 +139,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(fail) => {
             if fail.has_a_reader() {
-                out::note(&fail);
+                log::failed(&fail);
             }
             fail.code()
         }

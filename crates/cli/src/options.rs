@@ -1,6 +1,7 @@
 //! Options that several commands share, and the parsers of their values.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use sprat_bench::memory;
 use sprat_bench::store::Store;
 use sprat_bench::units::scaled;
 use sprat_store::message::control::MAX_SPAN;
+
+use crate::log::Format;
 
 /// The name that `sprat up` gives its cluster, from which every shared-memory name derives.
 pub(crate) const DEFAULT_NAME: &str = "sprat";
@@ -109,6 +112,22 @@ impl Cluster {
         }
         Ok(store)
     }
+}
+
+/// The options of processes that serve: their log, their metrics, and addresses beyond loopback.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Served {
+    /// Write messages to standard error in this format, each with its time, its level and the
+    /// process. By default they are lines for people.
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<Format>,
+    /// Serve the counters of this process to Prometheus, at http://ADDRESS:PORT/metrics.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
+    /// read and write.
+    #[arg(long)]
+    pub(crate) insecure_network: bool,
 }
 
 /// Parses the time that a command waits for an answer, in seconds.

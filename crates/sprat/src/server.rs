@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sprat_proto::Rng;
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
 use sprat_store::backup::flat_bytes;
 use sprat_store::coordinator::{Candidate, Config};
 pub use sprat_store::durability::Durability;
@@ -46,6 +46,9 @@ mod ahead;
 
 /// The number of segments on backups for each segment of a log: cleaned ones stay for a while.
 const KEPT: u64 = 2;
+/// The longest time in which a server that ends gives its replicas what it has acknowledged.
+/// Replicas have it within milliseconds; a backup that has crashed is replaced meanwhile.
+const DRAIN_NS: u64 = SECOND;
 /// The longest time that a server which ends waits for the coordinator: a little more than its call
 /// takes.
 const LEAVE_NS: u64 = 600 * MS;
@@ -295,15 +298,25 @@ fn invalid(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text.into())
 }
 
-/// Ends a server in order: it serves no more, and tells the coordinator, so that other servers
-/// recover its objects at once and need not wait for the end of its lease. Returns when the
-/// coordinator knows, or does not answer.
+/// Ends a server in order, in 1.6 s at most. First it serves no more: clients that it refuses go to
+/// the coordinator, and try again. It waits up to 1 s until its replicas have all that it has
+/// acknowledged. Then it tells the coordinator, so that other servers recover its objects at once
+/// and need not wait for the end of its lease. Returns when the coordinator knows, or does not
+/// answer.
 pub fn leave(worker: &mut Worker<Master>) {
-    let until = worker.now().after(LEAVE_NS);
+    worker.machine().drain();
+    turns(worker, DRAIN_NS, Master::is_drained);
     let now = worker.now();
     worker.machine().leave(now);
+    turns(worker, LEAVE_NS, Master::has_left);
+}
+
+/// Makes turns of a server until `done`, for at most `limit_ns`.
+fn turns(worker: &mut Worker<Master>, limit_ns: u64, done: impl Fn(&Master) -> bool) {
+    let until = worker.now().after(limit_ns);
+    // The turn after a call of the machine looks for what it wants to send.
     worker.waker().wake();
-    while !worker.machine().has_left() && worker.now() < until {
+    while !done(worker.machine()) && worker.now() < until {
         worker.turn_and_rest();
     }
 }

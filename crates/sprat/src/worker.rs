@@ -4,7 +4,8 @@
 //!   now ─► node: one turn ─► idle long enough? pause, yield, or sleep in poll(2)
 //! ```
 //! A worker is single-threaded and owns all that it uses, so it takes no locks. Another thread
-//! reaches it only by a [`Waker`].
+//! reaches it only by a [`Waker`], also for its counters ([`Snapshots`]). Turns that take long are
+//! counted and reported ([`Stall`]).
 //!
 //! Not here: what a turn does (the node), how messages travel (the transports), when to stop (the
 //! caller of `turn`).
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Machine};
@@ -27,60 +28,21 @@ use sprat_sys::cpu::{Idle, Rest};
 use crate::disk::Disk;
 use crate::transports::Transports;
 
+mod snapshots;
+mod stalls;
 mod system;
+mod waker;
 
+pub use snapshots::Snapshots;
+pub use stalls::Stall;
+pub use waker::{Stop, Waker};
+
+use snapshots::Requests;
+use stalls::{Stalls, Turns};
 use system::System;
 
 /// The longest sleep, so that no lost wake-up lasts longer.
 const LONGEST_SLEEP_NS: u64 = SECOND;
-
-/// A handle by which other threads end the worker's sleep.
-#[derive(Clone, Debug)]
-pub struct Waker {
-    fd: Arc<OwnedFd>,
-    woken: Arc<AtomicBool>,
-}
-
-impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { fd: Arc::new(fd), woken: Arc::new(AtomicBool::new(false)) })
-    }
-
-    /// Makes the worker's next turn happen now. A signal handler may call it.
-    pub fn wake(&self) {
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            // A full counter means that a wake-up is pending anyway.
-            let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
-        }
-    }
-
-    /// Returns true if [`Waker::wake`] was called since the last call of this function.
-    fn clear(&self) -> bool {
-        if !self.woken.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.fd, &mut count);
-        self.woken.store(false, Ordering::SeqCst);
-        true
-    }
-}
-
-/// A handle that ends a worker's [`Worker::run`] from another thread or a signal handler.
-#[derive(Clone, Debug)]
-pub struct Stop {
-    flag: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-impl Stop {
-    /// Makes [`Worker::run`] return after its present turn.
-    pub fn stop(&self) {
-        self.flag.store(true, Ordering::SeqCst);
-        self.waker.wake();
-    }
-}
 
 /// A machine with its transports and disk, and the loop that drives them.
 #[derive(Debug)]
@@ -94,6 +56,8 @@ pub struct Worker<M: Machine> {
     watched: Option<OwnedFd>,
     /// True if notification is armed, so that the program's loop may wait.
     armed: bool,
+    stalls: Stalls,
+    snapshots: Requests,
 }
 
 impl<M: Machine> Worker<M> {
@@ -120,14 +84,18 @@ impl<M: Machine> Worker<M> {
         clock: Clock,
         lanes: u16,
     ) -> io::Result<Self> {
+        let started = (clock, clock.now());
+        let system = System { transports, disk, turns: Turns::default(), started };
         Ok(Self {
-            node: Node::new(machine, System { transports, disk }, lanes),
+            node: Node::new(machine, system, lanes),
             clock,
             idle: Idle::new(),
             waker: Waker::new()?,
             stop: Arc::new(AtomicBool::new(false)),
             watched: None,
             armed: false,
+            stalls: Stalls::off(),
+            snapshots: Requests::new(),
         })
     }
 
@@ -159,7 +127,18 @@ impl<M: Machine> Worker<M> {
 
     /// Returns a handle that ends [`Worker::run`].
     pub fn stop(&self) -> Stop {
-        Stop { flag: Arc::clone(&self.stop), waker: self.waker() }
+        Stop::new(Arc::clone(&self.stop), self.waker())
+    }
+
+    /// Returns a handle by which another thread gets the worker's counters.
+    pub fn snapshots(&self) -> Snapshots {
+        self.snapshots.handle(self.waker())
+    }
+
+    /// Calls `report` for turns of [`Worker::run`] that take long, once a second at most. It runs
+    /// on the worker's thread and must not wait.
+    pub fn report_stalls(&mut self, report: impl FnMut(&Stall) + Send + 'static) {
+        self.stalls.report_to(Box::new(report));
     }
 
     /// Makes one turn of the worker without sleep. Returns true if there was work.
@@ -174,9 +153,36 @@ impl<M: Machine> Worker<M> {
             self.disarm();
         }
         if self.waker.clear() {
-            self.node.mark_unsent();
+            self.woken();
         }
         self.node.turn(now, lent)
+    }
+
+    /// Handles a call of [`Waker::wake`].
+    #[cold]
+    fn woken(&mut self) {
+        self.node.mark_unsent();
+        self.snapshots.answer(|| self.node.counters());
+    }
+
+    /// Judges the turn that has ended at `now`.
+    #[cold]
+    fn turn_ended(&mut self, now: Instant) {
+        let turns = &mut self.node.host_mut().turns;
+        let ended = self.stalls.ended(now, sprat_sys::clock::thread_ns(), turns);
+        if let Some((began, processor_ns, preempted_ns)) = ended {
+            let mut done = Vec::new();
+            self.node.machine().done(began, &mut done);
+            self.stalls.report(processor_ns, preempted_ns, done);
+        }
+    }
+
+    /// Reports a time outside of turns in which the thread did not run, if there is one.
+    #[inline]
+    fn report_lost(&mut self, lost_ns: Option<u64>) {
+        if let Some(ns) = lost_ns {
+            self.stalls.report(0, ns, Vec::new());
+        }
     }
 
     /// Makes one turn of the worker. After turns without work it pauses, yields, or sleeps until
@@ -190,12 +196,21 @@ impl<M: Machine> Worker<M> {
     /// [`Slice::LENT`](sprat_proto::rpc::Slice::LENT).
     pub(crate) fn turn_and_rest_lending(&mut self, lent: &[u8]) {
         let now = self.clock.now();
+        if self.stalls.is_due(now) {
+            self.turn_ended(now);
+        }
+        self.stalls.begin(now);
         if self.turn_at(now, lent) {
             self.idle.worked();
             return;
         }
         match self.idle.rest(self.node.is_awaiting(), || now) {
             Rest::Spun => {}
+            Rest::Yielded => {
+                let after = self.clock.now();
+                let lost = self.stalls.yielded(now, after, &mut self.node.host_mut().turns);
+                self.report_lost(lost);
+            }
             Rest::Sleep => self.sleep(lent),
         }
     }
@@ -205,6 +220,7 @@ impl<M: Machine> Worker<M> {
     /// # Errors
     /// The machine must stop for good; the text says why.
     pub fn run(&mut self) -> Result<(), String> {
+        self.stalls.start(self.clock.now(), sprat_sys::clock::thread_ns());
         while !self.stop.load(Ordering::Relaxed) {
             self.turn_and_rest();
             if let Some(reason) = self.node.take_stopped() {
@@ -238,7 +254,7 @@ impl<M: Machine> Worker<M> {
         if self.watched.is_none() {
             let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let System { disk, .. } = self.node.host();
-            watch(&watched, self.waker.fd.as_fd())?;
+            watch(&watched, self.waker.fd())?;
             if let Some(disk) = disk {
                 watch(&watched, disk.fd())?;
             }
@@ -274,7 +290,7 @@ impl<M: Machine> Worker<M> {
     #[cold]
     fn disarm(&mut self) {
         self.armed = false;
-        let System { transports, disk } = self.node.host_mut();
+        let System { transports, disk, .. } = self.node.host_mut();
         transports.disarm();
         if let Some(disk) = disk {
             disk.clear();
@@ -285,9 +301,23 @@ impl<M: Machine> Worker<M> {
     /// Sleeps until a transport, the disk, another thread or a timer has something.
     fn sleep(&mut self, lent: &[u8]) {
         let now = self.clock.now();
+        // The pause is a turn of its own, with background work.
+        if self.stalls.is_due(now) {
+            self.turn_ended(now);
+        }
+        self.stalls.begin(now);
         let Some(wake_at) = self.node.pause(now, lent) else { return };
         if self.node.host_mut().transports.arm() {
-            self.wait(wake_at.since(now).min(LONGEST_SLEEP_NS));
+            let from = self.clock.now();
+            if self.stalls.is_due(from) {
+                self.turn_ended(from);
+            }
+            let limit_ns = wake_at.since(from).min(LONGEST_SLEEP_NS);
+            self.wait(limit_ns);
+            let now = self.clock.now();
+            let turns = &mut self.node.host_mut().turns;
+            let lost = self.stalls.slept(from, limit_ns, now, turns);
+            self.report_lost(lost);
         }
         self.node.host_mut().transports.disarm();
         self.node.resume();
@@ -295,9 +325,9 @@ impl<M: Machine> Worker<M> {
 
     fn wait(&self, ns: u64) {
         let timeout = Timespec { tv_sec: (ns / SECOND) as i64, tv_nsec: (ns % SECOND) as i64 };
-        let System { transports, disk } = self.node.host();
+        let System { transports, disk, .. } = self.node.host();
         let mut fds = Vec::with_capacity(transports.len() + 2);
-        fds.push(PollFd::new(&*self.waker.fd, PollFlags::IN));
+        fds.push(PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN));
         if let Some(disk) = disk {
             fds.push(PollFd::from_borrowed_fd(disk.fd(), PollFlags::IN));
         }

@@ -35,6 +35,8 @@ pub enum Unit {
     Events,
     /// The counter counts frames of a packet device.
     Frames,
+    /// The counter counts nanoseconds.
+    Nanoseconds,
     /// The counter counts objects of the store.
     Objects,
     /// The counter counts packets or datagrams.
@@ -49,8 +51,12 @@ pub enum Unit {
     Segments,
     /// The counter counts servers of the store.
     Servers,
+    /// The counter counts seconds.
+    Seconds,
     /// The counter counts sessions.
     Sessions,
+    /// The counter counts tables.
+    Tables,
     /// The counter counts tablets.
     Tablets,
 }

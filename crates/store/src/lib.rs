@@ -14,6 +14,7 @@ pub mod balance;
 pub mod client;
 pub mod coordinator;
 pub mod counter;
+mod done;
 pub mod durability;
 pub mod etcd;
 pub mod hash;

@@ -44,6 +44,13 @@ pub fn wall_ns() -> u64 {
     now.tv_sec.unsigned_abs() * SECOND + now.tv_nsec.unsigned_abs()
 }
 
+/// Returns the nanoseconds for which the calling thread has used a processor.
+#[must_use]
+pub fn thread_ns() -> u64 {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    used.tv_sec.unsigned_abs() * SECOND + used.tv_nsec.unsigned_abs()
+}
+
 /// The clock of this process: the rate and the start of the time stamp counter. A copy saves
 /// [`now`]'s access to the shared clock.
 #[derive(Clone, Copy, Debug)]

@@ -22,8 +22,10 @@ const SLEEP_AWAITED_AFTER_NS: u64 = 300 * US;
 /// The result of [`Idle::rest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
-    /// The loop has paused or yielded, and polls again.
+    /// The loop has paused, and polls again.
     Spun,
+    /// The loop has given the processor to others, and polls again.
+    Yielded,
     /// Nothing has happened for long: the caller should sleep until something does.
     Sleep,
 }
@@ -77,10 +79,10 @@ impl Idle {
         }
         if idle_ns < SPIN_NS {
             std::hint::spin_loop();
-        } else {
-            sched_yield();
+            return Rest::Spun;
         }
-        Rest::Spun
+        sched_yield();
+        Rest::Yielded
     }
 }
 
@@ -121,7 +123,8 @@ mod tests {
                 assert_eq!(idle.rest(awaited, || panic!("no time is read at first")), Rest::Spun);
             }
             assert_eq!(idle.rest(awaited, || Instant::from_ns(1_000)), Rest::Spun);
-            assert_eq!(idle.rest(awaited, || Instant::from_ns(1_000 + enough_ns - 1)), Rest::Spun);
+            let late = Instant::from_ns(1_000 + enough_ns - 1);
+            assert_eq!(idle.rest(awaited, || late), Rest::Yielded);
             assert_eq!(idle.rest(awaited, || Instant::from_ns(1_000 + enough_ns)), Rest::Sleep);
         }
         idle.rest(false, || Instant::ZERO);

@@ -293,6 +293,8 @@ fn start(
         tracepoints: false,
         populate: false,
         scrub: None,
+        metrics: None,
+        log_format: None,
     })
 }
 

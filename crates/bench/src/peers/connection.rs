@@ -173,7 +173,7 @@ impl Connection {
             return Ok(());
         }
         match self.idle.rest(!self.tags.is_empty(), || self.clock.now()) {
-            Rest::Spun => Ok(()),
+            Rest::Spun | Rest::Yielded => Ok(()),
             Rest::Sleep => self.sleep(),
         }
     }

@@ -55,6 +55,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         tracepoints: false,
         populate: false,
         scrub: None,
+        metrics: None,
+        log_format: None,
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

@@ -230,6 +230,8 @@ impl Local {
                 tracepoints: self.tracepoints,
                 populate: false,
                 scrub: None,
+                metrics: None,
+                log_format: None,
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }

@@ -91,6 +91,8 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         tracepoints: false,
         populate: true,
         scrub: None,
+        metrics: None,
+        log_format: None,
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

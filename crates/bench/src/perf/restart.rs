@@ -101,6 +101,8 @@ fn one(bench: &mut Bench, round: u16, size: usize) -> Result<Times, Fail> {
         tracepoints: false,
         populate: false,
         scrub: None,
+        metrics: None,
+        log_format: None,
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

@@ -9,7 +9,9 @@ use sprat_bench::fail::Fail;
 use sprat_bench::process::{self, StopSignals};
 
 use super::serve::{self, apart, listening};
-use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, lease};
+use crate::counters::catalogue::Part;
+use crate::log;
+use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, Served, lease};
 
 /// Run a coordinator, which knows the tables and the servers.
 #[derive(Args, Debug)]
@@ -42,26 +44,28 @@ pub(crate) struct Coordinator {
     /// a network without a recovery.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
-    /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
-    /// read and write.
-    #[arg(long)]
-    insecure_network: bool,
+    #[command(flatten)]
+    served: Served,
 }
 
 /// Runs `sprat coordinator`.
 pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
+    log::begin(args.served.log_format, "coordinator", &args.locators)?;
     apart(&[("-C", &args.locators)])?;
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
     options.config.server_term_ns = args.lease.as_nanos() as u64;
-    options.transports = Options::default().insecure_network(args.insecure_network);
+    options.transports = Options::default().insecure_network(args.served.insecure_network);
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;
-    let worker = server::coordinator(&options).map_err(|error| match &args.state {
+    let metrics = serve::metrics(&args.served)?;
+    let mut worker = server::coordinator(&options).map_err(|error| match &args.state {
         Some(State::Etcd(_)) if error.to_string().contains("etcd") => no_etcd(&error),
         Some(state) if error.to_string().starts_with(&state.to_string()) => unusable(&error),
         _ => listening(&error),
     })?;
+    serve::counters(metrics, Part::Coordinator, &worker)?;
+    serve::report_stalls(&mut worker);
     serve::run(
         signals,
         worker,

@@ -97,6 +97,8 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         tracepoints: false,
         populate: false,
         scrub: None,
+        metrics: None,
+        log_format: None,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;

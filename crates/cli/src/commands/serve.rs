@@ -3,11 +3,18 @@
 //!
 //! Each prints its locators as soon as it listens, and runs until SIGINT or SIGTERM.
 
-use sprat::internals::worker::Worker;
+use sprat::internals::worker::{Stall, Worker};
 use sprat::locator::{Kind, Locator};
 use sprat_bench::fail::Fail;
+use sprat_bench::out;
 use sprat_bench::process::{self, StopSignals};
 use sprat_proto::node::machine::Machine;
+use sprat_proto::time::MS;
+
+use crate::counters::catalogue::Part;
+use crate::log::{self, Level, Message};
+use crate::metrics::Metrics;
+use crate::options::Served;
 
 /// The name of the option that allows a server to listen beyond loopback.
 pub(super) const INSECURE: &str = sprat_bench::cluster::INSECURE;
@@ -25,8 +32,66 @@ pub(super) fn run<M: Machine>(
     let stop = worker.stop();
     signals.then(move || stop.stop())?;
     worker.run().map_err(|reason| Fail::new(reason).next(next))?;
+    log::ends();
     end(&mut worker);
     Ok(())
+}
+
+/// Listens at the address of the metrics, if the options name one.
+pub(super) fn metrics(options: &Served) -> Result<Option<Metrics>, Fail> {
+    let listen = |address| Metrics::listen(address, options.insecure_network);
+    options.metrics.map(listen).transpose()
+}
+
+/// Serves the counters of a worker, if there are metrics.
+pub(super) fn counters<M: Machine>(
+    metrics: Option<Metrics>,
+    part: Part,
+    worker: &Worker<M>,
+) -> Result<(), Fail> {
+    let Some(metrics) = metrics else { return Ok(()) };
+    log::write(&Message::new(Level::Info, format!("metrics at {}", metrics.url())));
+    metrics.serve(part, worker.snapshots())
+}
+
+/// The time in nanoseconds from which a turn is reported to people. A log with a format has shorter
+/// ones, too, and the counters have all.
+const LONG_FOR_PEOPLE_NS: u64 = 100 * MS;
+
+/// Writes turns of a worker's loop that take long to the log.
+pub(super) fn report_stalls<M: Machine>(worker: &mut Worker<M>) {
+    worker.report_stalls(|stall| {
+        let is_long = stall.processor_ns + stall.preempted_ns >= LONG_FOR_PEOPLE_NS;
+        if is_long || log::has_format() {
+            log::queue(stalled(stall));
+        }
+    });
+}
+
+/// Returns the message about a turn that took long.
+fn stalled(stall: &Stall) -> Message {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let waited = out::micros(us(stall.preempted_ns));
+    let mut text = if stall.processor_ns == 0 {
+        format!("the process did not run for {waited}")
+    } else {
+        let used = out::micros(us(stall.processor_ns));
+        let done = match &stall.done[..] {
+            [] => "messages alone".to_owned(),
+            done => done.join(", "),
+        };
+        format!("a turn used the processor for {used} and did not run for {waited}: {done}")
+    };
+    if stall.unreported > 0 {
+        text += &format!("; {} others since the last message", stall.unreported);
+    }
+    let fields = vec![
+        ("processor_us", (stall.processor_ns / 1000).into()),
+        ("preempted_us", (stall.preempted_ns / 1000).into()),
+        ("done", stall.done.clone().into()),
+        ("unreported", stall.unreported.into()),
+    ];
+    Message { level: Level::Warning, text, fields }
 }
 
 /// Refuses two locators at which a server would listen at one place, because the error of the

@@ -7,11 +7,13 @@ use sprat::internals::transports::Options;
 use sprat::server::{self, Durability, Role, ServerOptions};
 use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
+use sprat_bench::memory;
 use sprat_bench::process::{self, StopSignals};
-use sprat_bench::{memory, out};
 
 use super::serve::{self, apart, listening};
-use crate::options::{Place, Scrub, durability, durability_of, role, scrub, server_memory};
+use crate::counters::catalogue::Part;
+use crate::log::{self, Level, Message};
+use crate::options::{Place, Scrub, Served, durability, durability_of, role, scrub, server_memory};
 
 /// Run a server, which keeps objects in memory.
 #[derive(Args, Debug)]
@@ -78,14 +80,13 @@ pub(crate) struct Server {
     /// takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
     tracepoints: bool,
-    /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
-    /// read and write.
-    #[arg(long)]
-    insecure_network: bool,
+    #[command(flatten)]
+    served: Served,
 }
 
 /// Runs `sprat server`.
 pub(crate) fn run(args: &Server) -> Result<(), Fail> {
+    log::begin(args.served.log_format, "server", &args.locators)?;
     apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
     // A master alone keeps nothing, whatever the others do.
     let durability = match args.role {
@@ -110,12 +111,16 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.own_replica = args.allow_local_backup;
     options.directory.clone_from(&args.dir);
     options.scrub = args.scrub.round();
-    options.warn = |warning| out::note(format!("warning: {warning}"));
+    options.warn = |warning| log::queue(Message::new(Level::Warning, warning));
     let trace = args.tracepoints.then(TraceRing::new);
-    options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
+    options.transports =
+        Options::default().insecure_network(args.served.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;
-    let worker = server::server(&options).map_err(|error| listening(&error))?;
+    let metrics = serve::metrics(&args.served)?;
+    let mut worker = server::server(&options).map_err(|error| listening(&error))?;
+    serve::counters(metrics, Part::Server, &worker)?;
+    serve::report_stalls(&mut worker);
     let next = "start it anew: it joins the cluster as a new server";
     serve::run(signals, worker, next, server::leave)
 }

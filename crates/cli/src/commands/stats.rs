@@ -1,72 +1,94 @@
 //! `sprat stats`: shows the counters of the servers.
 
+use std::time::Duration;
+
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sprat::kv::ServerInfo;
 
+use crate::counters::prometheus;
 use crate::options::Cluster;
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
-mod catalogue;
-mod prometheus;
+use self::sample::Sample;
 
-/// Show the counters of the servers.
+mod sample;
+mod summary;
+mod watch;
+
+/// Show the counters of the servers: first what matters most, then those that are not 0.
 ///
-/// Counters that are 0 on all servers are left out.
+/// Rates are averages since the start of each server. With --watch they are those of each interval.
+/// Writes are all changes of objects.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat stats
+  sprat stats --watch              a table each second, until Ctrl-C
+  sprat stats --watch 10 >> log    lines each 10 seconds
+  sprat stats --watch --json       one JSON object a server and second
   sprat stats --all
-  sprat stats --json
   sprat stats --prometheus")]
 pub(crate) struct Stats {
     #[command(flatten)]
     at: Cluster,
     /// Show counters that are 0, too.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     all: bool,
-    /// Write one JSON object a server, with all counters.
+    /// Show what matters most each second, or each time this many seconds have passed, until
+    /// Ctrl-C: a table that changes on a terminal, and further lines elsewhere.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = interval,
+    )]
+    watch: Option<Duration>,
+    /// Write one JSON object a server, with all counters; with --watch also with rates per second.
     #[arg(long)]
     json: bool,
     /// Write all counters in Prometheus's text format.
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
     prometheus: bool,
+}
+
+/// Parses the time between two tables, in seconds.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s| (0.1..=86_400.0).contains(s));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "expected seconds from 0.1 to 86400".to_owned())
 }
 
 /// Runs `sprat stats`.
 pub(crate) fn run(args: &Stats) -> Result<(), Fail> {
+    if let Some(interval) = args.watch {
+        return watch::run(&args.at, interval, args.json);
+    }
     let mut store = args.at.connect()?;
-    let servers = store.servers()?;
-    let mut counted = Vec::new();
-    for server in &servers {
-        // A server that does not answer has no counters; the others are still shown.
-        let counters = store.counters(server).ok();
-        counted.push(
-            counters.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok()),
-        );
-    }
+    let sample = Sample::take(&mut store)?;
     if args.json {
-        let line = |(server, counters): (&ServerInfo, &Option<Map<String, Value>>)| {
-            let about = json!({
-                "server": server.server.to_string(), "tablets": server.tablets,
-                "control": server.control, "locators": server.data, "counters": counters,
-            });
-            format!("{about}\n")
-        };
-        return out::raw(servers.iter().zip(&counted).map(line).collect::<String>());
+        return out::raw(sample.json(None));
     }
+    let (servers, counted) = (&sample.servers, &sample.counters);
     if args.prometheus {
         let named = |server: &ServerInfo| server.server.to_string();
         let servers = servers.iter().map(named).zip(counted.iter().map(Option::as_ref));
-        return out::raw(prometheus::text(&servers.collect::<Vec<_>>()));
+        return out::raw(prometheus::of_servers(&servers.collect::<Vec<_>>()));
     }
     if servers.is_empty() {
         return out::print(
             "The cluster has no servers yet; start one with: sprat server -L LOCATOR\n",
         );
     }
-    out::print(table(&servers, &counted, args.all))
+    out::print(format!(
+        "{}{}\nRates are averages since the start of each server; those of now: sprat stats \
+         --watch\n\n{}",
+        summary::coordinator(&sample),
+        summary::columns(&sample, None).text(),
+        table(servers, counted, args.all)
+    ))
 }
 
 /// Returns a table with a column for each server and a line for each counter that is not 0
@@ -125,6 +147,8 @@ fn flatten(prefix: &str, counters: &Map<String, Value>, lines: &mut Vec<(String,
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -19,6 +19,7 @@ use self::directory::Servers;
 
 mod directory;
 
+use crate::log::Format;
 use crate::options::{
     COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, Scrub, cluster_name, durability,
     durability_of, lease, scrub, server_memory,
@@ -129,6 +130,18 @@ pub(crate) struct Up {
     /// request takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
     tracepoints: bool,
+    /// Serve the counters of the coordinator to Prometheus at http://127.0.0.1:PORT/metrics, and
+    /// those of server I at this port + I.
+    #[arg(
+        long,
+        value_name = "PORT",
+        value_parser = clap::value_parser!(u16).range(1..=65000),
+    )]
+    metrics: Option<u16>,
+    /// Let all processes write messages to standard error in this format, each with its time, its
+    /// level and the process. By default they are lines for people.
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<Format>,
 }
 
 /// Returns the address of the socket by which `sprat down` finds the cluster `name`. It has no
@@ -200,6 +213,8 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         tracepoints: args.tracepoints,
         populate: args.populate,
         scrub: Some(args.scrub.to_string()),
+        metrics: args.metrics,
+        log_format: args.log_format.map(|format| format.name().to_owned()),
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster, directory.is_some()))?;

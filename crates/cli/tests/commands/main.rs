@@ -5,6 +5,7 @@ mod bench;
 mod chaos;
 mod cluster;
 mod directory;
+mod drain;
 mod durability;
 #[cfg(feature = "etcd")]
 mod etcd;
@@ -19,5 +20,6 @@ mod recovery;
 mod scan;
 mod scrub;
 mod sites;
+mod stats;
 mod status;
 mod trace;

@@ -4,8 +4,8 @@
 //! { "reads": 7, …, "fast+shm": { "received": 9, … }, "tcp": { … } }
 //! ```
 //!
-//! The machine's counters are members, and those of all transports of a protocol, added up, are an
-//! object of their own.
+//! The counters of the machine and of the process are members, and those of all transports of a
+//! protocol, added up, are an object of their own.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -24,6 +24,9 @@ pub(super) fn put(bytes: &mut Vec<u8>, own: &[(String, u64)], host: &impl Host) 
     members.push(list(own.iter().map(|(name, value)| (&**name, *value))));
     members.extend(protocols.iter().map(|(protocol, counters)| {
         let inner = list(counters.iter().map(|(name, value)| (*name, *value)));
+        if protocol.is_empty() {
+            return inner;
+        }
         alloc::format!("\"{protocol}\":{{{inner}}}")
     }));
     members.retain(|member| !member.is_empty());

@@ -84,8 +84,8 @@ pub trait Host {
     /// Returns the outcome of writes to the machine's durable state. Call it until `None`.
     fn written(&mut self) -> Option<Written>;
 
-    /// Calls `each` with the protocol, the name and the value of every counter of the host's
-    /// transports. Two transports of one protocol have the same names. A name needs no escapes in
-    /// JSON.
+    /// Calls `each` with the protocol, the name and the value of every counter of the host. Two
+    /// transports of one protocol have the same names. The counters of the process have an empty
+    /// protocol. A name needs no escapes in JSON.
     fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64));
 }

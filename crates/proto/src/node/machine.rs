@@ -64,15 +64,13 @@ pub enum Output {
         /// The reply that the node sends.
         message: Message,
     },
-    /// Answer a request for counters. The node adds the counters of its transports, and writes all
-    /// of them behind the message, as an object in JSON.
+    /// Answer a request for counters. The node writes [`Machine::counters`] and the counters of its
+    /// host behind the message, as an object in JSON.
     Counters {
         /// The received request for counters.
         caller: Caller,
         /// The beginning of the reply, behind which the node writes the counters.
         message: Message,
-        /// The names and values of the machine's counters. A name needs no escapes in JSON.
-        counters: Vec<(String, u64)>,
     },
     /// Write to the machine's durable state, all or nothing. [`Machine::persisted`] with `seq` or a
     /// later number follows when the write is durable, or [`Machine::rollback`] if it was refused.
@@ -209,6 +207,15 @@ pub trait Machine: Slices {
 
     /// Informs the machine whether it leads, if it is one of several of which one leads.
     fn election(&mut self, _now: Instant, _election: Election) {}
+
+    /// Returns the names and values of the machine's counters. A name needs no escapes in JSON.
+    fn counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
+    /// Adds the names of what the machine has done in the turn at `now`, for a report about a turn
+    /// that took long: operations of requests, and tasks in the background.
+    fn done(&self, _now: Instant, _names: &mut Vec<String>) {}
 
     /// Returns the time of the machine's next timer, when to call [`Machine::tick`].
     fn deadline(&self) -> Option<Instant>;

@@ -282,12 +282,12 @@ fn requests_are_answered_where_they_came_from() {
     let (caller, byte) = node.machine().requests[1];
     assert_eq!((caller, byte), (Caller { transport: 0, rpc: ServerRpc(5) }, 8));
     let reply = |caller| Output::Reply { caller, message: Message::from(&[6][..]) };
-    let counters =
-        Output::Counters { caller, message: Message::default(), counters: vec![("a".into(), 1)] };
+    let counters = Output::Counters { caller, message: Message::default() };
     let nowhere = Caller { transport: 2, rpc: ServerRpc(5) };
     turn(&mut node, 2, [reply(nowhere), reply(caller), counters]);
     assert_eq!(node.host().wires[0].replies, [(ServerRpc(5), 6), (ServerRpc(5), b'{')]);
-    assert_eq!(node.host().wires[0].last_reply, b"{\"a\":1,\"fake\":{\"turns\":5}}");
+    assert_eq!(node.host().wires[0].last_reply, b"{\"a\":1,\"own\":7,\"fake\":{\"turns\":5}}");
+    assert_eq!(node.counters(), node.host().wires[0].last_reply);
 }
 
 #[test]

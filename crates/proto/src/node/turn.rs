@@ -12,6 +12,7 @@
 //! say (the machine), how they travel (the transports), clocks and sleep (the program around it).
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
@@ -130,6 +131,14 @@ impl<M: Machine, H: Host> Node<M, H> {
     #[inline]
     pub fn take_stopped(&mut self) -> Option<String> {
         self.stopped.take()
+    }
+
+    /// Returns the counters of the machine and of the host, as an object in JSON.
+    #[must_use]
+    pub fn counters(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        counters::put(&mut bytes, &self.machine.counters(), &self.host);
+        bytes
     }
 
     // Turns.
@@ -335,8 +344,8 @@ impl<M: Machine, H: Host> Node<M, H> {
                 self.call(now, link, tag, message, deadline);
             }
             Output::Reply { caller, message } => self.reply(now, caller, message),
-            Output::Counters { caller, mut message, counters } => {
-                counters::put(&mut message.bytes, &counters, &self.host);
+            Output::Counters { caller, mut message } => {
+                counters::put(&mut message.bytes, &self.machine.counters(), &self.host);
                 self.reply(now, caller, message);
             }
             Output::Connect { link, locator } => self.bind(now, link, &locator),

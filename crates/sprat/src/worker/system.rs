@@ -4,11 +4,15 @@ use std::io;
 
 use sprat_proto::Instant;
 use sprat_proto::node::{Host, Opened, Pairs, Written};
+use sprat_proto::time::SECOND;
 
 use crate::disk::Disk;
 use crate::locator::Locator;
 use crate::transport::any::AnyTransport;
 use crate::transports::Transports;
+use sprat_sys::clock::Clock;
+
+use super::stalls::Turns;
 
 /// The transports of a worker and its disk. Without a disk, what the machine persists counts as
 /// durable.
@@ -16,6 +20,10 @@ use crate::transports::Transports;
 pub(crate) struct System {
     pub(crate) transports: Transports,
     pub(crate) disk: Option<Box<dyn Disk>>,
+    /// The turns of the worker's loop that took long.
+    pub(crate) turns: Turns,
+    /// The clock, and the start of the worker.
+    pub(crate) started: (Clock, Instant),
 }
 
 impl Host for System {
@@ -67,6 +75,9 @@ impl Host for System {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64)) {
+        let (clock, start) = &self.started;
+        each("", "uptime_seconds", clock.now().since(*start) / SECOND);
+        self.turns.counters(&mut |name, value| each("", name, value));
         self.transports.counters(each);
     }
 }

@@ -26,6 +26,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::RestoreError;
 use super::state::{Config, Coordinator};
+use crate::done::Done;
 use crate::message::control;
 
 /// One of several coordinators of a cluster.
@@ -50,6 +51,7 @@ pub struct Candidate {
     /// The tag of the first call of the present coordinator, and the one behind the last call so
     /// far. The result of a call of an earlier coordinator is none of the present one.
     tags: (u64, u64),
+    done: Done,
     out: VecDeque<Output>,
 }
 
@@ -67,6 +69,7 @@ impl Candidate {
             leader: String::new(),
             why: String::from("no coordinator was elected yet"),
             tags: (0, 0),
+            done: Done::default(),
             out: VecDeque::new(),
         }
     }
@@ -134,6 +137,7 @@ impl Machine for Candidate {
         deadline: Instant,
         reply: &mut Message,
     ) -> Replied {
+        self.done.operation(now, &payload);
         if let Some(coordinator) = self.leading(now) {
             return coordinator.request(now, caller, payload, deadline, reply);
         }
@@ -214,6 +218,15 @@ impl Machine for Candidate {
             }
             Election::Unsure { why } => self.why = why,
         }
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let leading = self.leading.as_ref().filter(|_| !self.silent);
+        leading.map_or_else(|| [("leads".into(), 0)].into(), |coordinator| coordinator.counters())
+    }
+
+    fn done(&self, now: Instant, names: &mut Vec<String>) {
+        self.done.names(now, names);
     }
 
     fn deadline(&self) -> Option<Instant> {

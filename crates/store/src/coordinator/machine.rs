@@ -1,11 +1,13 @@
 //! The coordinator as a machine: it takes requests and responses and returns outputs.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 
+use super::counters;
 use super::state::{Coordinator, Effect};
 use crate::message::control::{
     self, CheckLease, CreateTable, DropTable, Enlist, GetLeader, GetTable, GetTablets, HintCrashed,
@@ -26,7 +28,10 @@ impl Coordinator {
     ) -> Result<Option<Message>, Status> {
         Ok(match control::opcode(payload)? {
             Opcode::Echo => Some(ok(&payload[4..])),
-            Opcode::Stats => Some(ok(self.stats().as_bytes())),
+            Opcode::Stats => {
+                self.out.push_back(Output::Counters { caller, message: ok(&[]) });
+                None
+            }
             Opcode::Enlist => self.enlist(now, caller, &Enlist::parse(payload)?),
             Opcode::RenewServer => self.renew_server(now, caller, RenewServer::parse(payload)?),
             Opcode::RenewClient => self.renew_client(now, caller, &RenewClient::parse(payload)?),
@@ -144,6 +149,10 @@ impl Machine for Coordinator {
     fn rollback(&mut self, now: Instant, reason: &str, durable: Vec<(Vec<u8>, Vec<u8>)>) {
         self.notice(now);
         self.roll_back(now, reason, durable);
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        counters::list(self)
     }
 
     fn deadline(&self) -> Option<Instant> {

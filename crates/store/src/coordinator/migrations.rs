@@ -47,6 +47,9 @@ pub(super) struct Migrations {
     pub(super) later: BTreeSet<(Instant, u64)>,
     /// The calls in progress by tag.
     pub(super) calls: BTreeMap<u64, u64>,
+    /// The numbers of migrations that were completed, and that were given up.
+    done: u64,
+    failed: u64,
 }
 
 impl Migrations {
@@ -66,13 +69,9 @@ impl Migrations {
 
     /// Returns the numbers of migrations that wait or run, and of those that were completed and
     /// failed.
-    pub(super) fn counts(&self) -> (usize, usize, usize) {
-        let count = |wanted: fn(&Migration) -> bool| {
-            self.all.values().filter(|&migration| wanted(migration)).count()
-        };
-        let done = count(|migration| migration.state == MigrationState::Done);
-        let failed = count(|migration| migration.state == MigrationState::Failed);
-        (count(Migration::is_open), done, failed)
+    pub(super) fn counts(&self) -> (usize, u64, u64) {
+        let open = self.all.values().filter(|migration| migration.is_open()).count();
+        (open, self.done, self.failed)
     }
 
     /// Starts the migrations whose servers take part in no other one.
@@ -97,6 +96,11 @@ impl Migrations {
     pub(super) fn end(&mut self, number: u64, state: MigrationState, reason: &str) {
         if let Some(migration) = self.all.get_mut(&number).filter(|m| m.is_open()) {
             (migration.state, migration.reason) = (state, reason.into());
+            let count = match state {
+                MigrationState::Done => &mut self.done,
+                _ => &mut self.failed,
+            };
+            *count += 1;
         }
         let ended = self.all.iter().filter(|(_, migration)| !migration.is_open());
         if ended.clone().count() > MOST_ENDED
@@ -139,6 +143,7 @@ impl Migrations {
     pub(super) fn roll_back(&mut self, safe: u64) {
         for migration in self.all.values_mut() {
             if migration.state == MigrationState::Done && migration.changed > safe {
+                (self.done, self.failed) = (self.done - 1, self.failed + 1);
                 migration.state = MigrationState::Failed;
                 migration.reason = "the coordinator could not write the change".into();
             }

@@ -23,6 +23,7 @@
 //! objects.
 
 mod candidate;
+mod counters;
 mod durable;
 mod leases;
 mod machine;
@@ -43,5 +44,6 @@ mod tests;
 mod watch;
 
 pub use candidate::Candidate;
+pub use counters::COUNTERS;
 pub use durable::RestoreError;
 pub use state::{Config, Coordinator};

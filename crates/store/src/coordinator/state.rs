@@ -1,7 +1,6 @@
 //! The state of the coordinator, and the rules by which replies wait for the disk.
 
 use alloc::collections::VecDeque;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -296,33 +295,5 @@ impl Coordinator {
 
     pub(super) fn check_ns(&self) -> u64 {
         self.config.server_term_ns.min(self.config.client_term_ns) / 8
-    }
-
-    /// Returns the coordinator's counters as a JSON object.
-    pub(super) fn stats(&self) -> String {
-        let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
-        let (running, blocked, done) = self.recoveries.counts();
-        let (moving, moved, unmoved) = self.migrations.counts();
-        format!(
-            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"servers_ended\":{},\
-             \"tables\":{},\"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{},\
-             \"recoveries\":{},\"recoveries_blocked\":{},\"recoveries_done\":{},\
-             \"migrations\":{},\"migrations_done\":{},\"migrations_failed\":{}}}",
-            self.cluster.incarnation,
-            place(Place::Up),
-            place(Place::Crashed),
-            self.pings.ended,
-            self.tables.by_id.len(),
-            self.tables.tablets,
-            self.leases.len(),
-            self.journal.issued,
-            self.refusals,
-            running,
-            blocked,
-            done,
-            moving,
-            moved,
-            unmoved,
-        )
     }
 }

@@ -1,5 +1,6 @@
 //! The master as a machine: it takes requests and responses and returns outputs.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
@@ -12,6 +13,7 @@ use super::leases::Suspended;
 use super::membership::COORDINATOR;
 use super::state::Master;
 use super::syncs::Waiting;
+use crate::done::Task;
 use crate::message::control::{self, Usage};
 use crate::message::replica::written;
 use crate::message::{Status, data};
@@ -74,6 +76,7 @@ impl Master {
     /// Returns the next action of the replication for another server. Does at once what is for this
     /// server, which may hold a replica of its own log.
     fn replicate(&mut self, now: Instant) -> Option<Output> {
+        self.done.task(now, Task::Replication);
         self.memory.log.change_digest();
         loop {
             let tag = self.tag();
@@ -265,6 +268,7 @@ impl Machine for Master {
         reply: &mut Message,
     ) -> Replied {
         self.requested = true;
+        self.done.operation(now, &payload);
         if deadline < now {
             // No client waits for the reply. A short one lets the transport forget the request.
             self.counters.late += 1;
@@ -300,6 +304,7 @@ impl Machine for Master {
         if self.leases.is_asked(tag) {
             self.resume(now, result);
         } else if self.replication.is_mine(tag) || self.reports.is_mine(tag) {
+            self.done.task(now, Task::Replication);
             self.replicated(now, tag, result);
             if let Some((backup, offer)) = self.replication.take_offer() {
                 self.replication.set_ring(backup, self.backup.accept_ring(&offer));
@@ -311,6 +316,7 @@ impl Machine for Master {
             }
             return;
         } else if self.recovery.is_mine(tag) {
+            self.done.task(now, Task::Recovery);
             self.recovery.response(now, &mut self.memory, tag, result);
             // There may be bytes to replay, or objects to sweep.
             self.busy = true;
@@ -318,8 +324,11 @@ impl Machine for Master {
         } else if self.departure.is_mine(tag) {
             self.take_fate(now, result);
             return;
-        } else if let Some(stop) = self.membership.response(now, tag, result) {
-            self.out.push_back(stop);
+        } else {
+            self.done.task(now, Task::Membership);
+            if let Some(stop) = self.membership.response(now, tag, result) {
+                self.out.push_back(stop);
+            }
         }
         self.follow_membership();
     }
@@ -365,6 +374,14 @@ impl Machine for Master {
         }
     }
 
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.list_counters()
+    }
+
+    fn done(&self, now: Instant, names: &mut Vec<String>) {
+        self.done.names(now, names);
+    }
+
     fn deadline(&self) -> Option<Instant> {
         if self.busy {
             return Some(Instant::ZERO);
@@ -406,6 +423,16 @@ impl Machine for Master {
         let cleaning = self.cleaner.step(&mut self.memory, work);
         let recovering = self.recover(now);
         self.replication.look(&self.memory.log);
+        self.done.ticked(
+            now,
+            [
+                (Task::Growth, growing),
+                (Task::Sweep, sweeping),
+                (Task::Expiry, expiring),
+                (Task::Cleaning, cleaning),
+                (Task::Recovery, recovering),
+            ],
+        );
         self.busy = growing || sweeping || cleaning || expiring || recovering;
         self.busy
     }

@@ -47,6 +47,8 @@ pub(crate) struct Membership {
     state: State,
     /// The time at which the master stops serving under its lease.
     until: Instant,
+    /// True if the master serves no more, though it is a member.
+    draining: bool,
     /// The time of the next request to the coordinator; never while one is in progress.
     due: Instant,
     /// The tag and the send time of the request to the coordinator that is in progress.
@@ -89,6 +91,7 @@ impl Membership {
             data,
             state: State::Joining,
             until: Instant::ZERO,
+            draining: false,
             due: Instant::ZERO,
             asked: None,
             lease_ns: 0,
@@ -196,6 +199,13 @@ impl Membership {
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(patience_ns) })
     }
 
+    /// Stops serving for good. The master stays a member, and renews its lease, so that its log
+    /// still goes to replicas.
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+        self.until = Instant::ZERO;
+    }
+
     /// Ends the membership: the master serves no more, and no later reply of the coordinator
     /// changes that. Returns the call that tells the coordinator, if this is a member.
     pub(super) fn leave(&mut self, now: Instant, tag: u64) -> Option<Output> {
@@ -263,7 +273,9 @@ impl Membership {
         match lease_ns {
             Ok(lease_ns) => {
                 self.lease_ns = lease_ns;
-                self.until = self.until.max(sent.after(lease_ns - lease_ns / 10));
+                if !self.draining {
+                    self.until = self.until.max(sent.after(lease_ns - lease_ns / 10));
+                }
                 self.due = sent.after(lease_ns / 3).max(now);
                 None
             }

@@ -24,6 +24,7 @@ use super::replication::{MAX_REPLICAS, Replication};
 use super::syncs::Syncs;
 use super::wall::{Wall, WallClock};
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
+use crate::done::Done;
 use crate::durability::{Durability, TableDurability};
 use crate::leading::{Binding, Coordinators};
 use crate::message::{Status, data};
@@ -161,6 +162,8 @@ pub struct Master {
     pub(crate) busy: bool,
     /// True if a request arrived since the last tick.
     pub(super) requested: bool,
+    /// The operations and tasks of the last turn.
+    pub(super) done: Done,
 }
 
 impl Master {
@@ -234,6 +237,7 @@ impl Master {
             last_tag: 0,
             busy: false,
             requested: false,
+            done: Done::default(),
         }
     }
 
@@ -264,6 +268,21 @@ impl Master {
     /// Lets `host` touch the memory of later log segments before they are used.
     pub fn prepare(&mut self, host: Box<dyn Prepare>) {
         self.memory.log.prepare(host);
+    }
+
+    /// Stops serving for good: it refuses requests for objects by a status at which clients go to
+    /// the coordinator and try again. What was executed still goes to replicas and is answered.
+    pub fn drain(&mut self) {
+        self.membership.drain();
+    }
+
+    /// Returns true if replicas have all of the log, and no reply waits.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.memory.log.is_all_durable()
+            && self.gated.is_empty()
+            && self.out.is_empty()
+            && !self.syncs.is_due()
     }
 
     /// Stops serving for good, and tells the coordinator, so that other servers recover the tablets

@@ -34,15 +34,15 @@ impl<'a> Operation<'a> for Stats {
         None
     }
 
-    /// Sends the counters as [`Output::Counters`], to which the transports add their own.
+    /// Sends the counters as [`Output::Counters`], behind which the node writes them.
     fn execute(
         self,
         master: &mut Master,
         call: &Call<'_>,
         _: &mut Message,
     ) -> Result<Executed, Status> {
-        let (message, counters) = (data::head(Status::Ok)[..].into(), master.list_counters());
-        master.out.push_back(Output::Counters { caller: call.caller, message, counters });
+        let message = data::head(Status::Ok)[..].into();
+        master.out.push_back(Output::Counters { caller: call.caller, message });
         Ok(Executed::Later)
     }
 }

@@ -129,6 +129,10 @@ impl Machine for Script {
         self.refused.push(reason.to_owned());
     }
 
+    fn counters(&self) -> Vec<(String, u64)> {
+        [("a".into(), 1)].into()
+    }
+
     fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -400,6 +404,7 @@ impl Host for Fake {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64)) {
+        each("", "own", 7);
         each("fake", "turns", 2);
         each("fake", "turns", 3);
     }

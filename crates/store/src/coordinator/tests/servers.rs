@@ -67,7 +67,7 @@ fn a_server_whose_process_has_ended_is_gone_at_once() {
     ended(&mut w);
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
     assert!(!w.links.contains_key(&y.index) && w.links.contains_key(&x.index));
-    assert!(w.coordinator.stats().contains("\"servers_ended\":1"));
+    assert!(w.coordinator.counters().contains(&("servers_ended".into(), 1)));
     assert_eq!(w.renew("y"), Err(Status::NotInCluster));
     ended(&mut w);
     assert_eq!(w.servers(), [(x, ServerState::Up, 1), (y, ServerState::Crashed, 1)]);

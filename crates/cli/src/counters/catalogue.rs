@@ -1,12 +1,22 @@
-//! The catalogue of a server's counters: the unit, the kind and the meaning of each. The tables,
-//! Prometheus's text and docs/counters.md are made from it.
+//! The catalogue of the counters of servers and coordinators: the unit, the kind and the meaning of
+//! each. The tables, Prometheus's text and docs/counters.md are made from it.
 //!
-//! The counters of the store are listed where they are counted ([`sprat_store::master::COUNTERS`]),
-//! those of transports, drivers and devices here. `tidy` compares this list with the code: each
+//! The counters of the store are listed where they are counted ([`sprat_store::master::COUNTERS`],
+//! [`sprat_store::coordinator::COUNTERS`]), those of processes, transports, drivers and devices
+//! here. `tidy` compares this list with the code: each
 //! name that a layer reports has a row, and no row is left over.
 
 use sprat_store::counter::{Counter, Kind, Unit};
-use sprat_store::master;
+use sprat_store::{coordinator, master};
+
+/// The kind of a process: the part that it has in a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// The process is a coordinator.
+    Coordinator,
+    /// The process is a server.
+    Server,
+}
 
 /// Makes catalogue rows of counters that only grow.
 macro_rules! totals {
@@ -27,6 +37,30 @@ const REFUSED: Counter = Counter {
     kind: Kind::Total,
     unit: Unit::Requests,
     help: "Requests refused with this status.",
+};
+
+/// The catalogue row of the time since the start of a process.
+const UPTIME: Counter = Counter {
+    name: "uptime_seconds",
+    kind: Kind::Level,
+    unit: Unit::Seconds,
+    help: "Time since the start of the process.",
+};
+
+/// The catalogue rows of the counters of a process. All of them only grow.
+const PROCESS: &[Counter] = totals! {
+    stalls Events
+        "Turns of the process's loop that used the processor for 1 ms or longer: nothing else \
+         was served meanwhile."
+    stalls_from_4ms Events "Such turns that took 4 ms or longer."
+    stalls_from_16ms Events "Such turns that took 16 ms or longer."
+    stalls_from_64ms Events "Such turns that took 64 ms or longer."
+    stalls_from_256ms Events "Such turns that took 256 ms or longer."
+    stalls_ns Nanoseconds "Processor time of such turns."
+    turns_preempted Events
+        "Turns in which the loop's thread did not run for 1 ms or longer: other threads had the \
+         processor, or the kernel made it wait. Sleep that ended 100 ms late counts, too."
+    turns_preempted_ns Nanoseconds "Time in which the thread did not run in such turns."
 };
 
 /// The catalogue rows of the counters of transports, drivers and devices. All of them only grow.
@@ -201,16 +235,23 @@ const TRANSPORT: &[Counter] = totals! {
     faults_cut Frames "Frames cut by fault injection."
 };
 
-/// Returns the catalogue row of a counter of the store.
-pub(super) fn of_store(name: &str) -> Option<&'static Counter> {
-    if name.starts_with(master::REFUSED) {
-        return Some(&REFUSED);
-    }
-    master::COUNTERS.iter().find(|counter| counter.name == name)
+/// Returns the catalogue row of a counter of the store in a process of this kind.
+pub(crate) fn of_store(part: Part, name: &str) -> Option<&'static Counter> {
+    let counters = match part {
+        Part::Coordinator => coordinator::COUNTERS,
+        Part::Server if name.starts_with(master::REFUSED) => return Some(&REFUSED),
+        Part::Server => master::COUNTERS,
+    };
+    counters.iter().find(|counter| counter.name == name)
+}
+
+/// Returns the catalogue row of a counter of a process.
+pub(crate) fn of_process(name: &str) -> Option<&'static Counter> {
+    std::iter::once(&UPTIME).chain(PROCESS).find(|counter| counter.name == name)
 }
 
 /// Returns the catalogue row of a counter of a transport, driver or device.
-pub(super) fn of_transport(name: &str) -> Option<&'static Counter> {
+pub(crate) fn of_transport(name: &str) -> Option<&'static Counter> {
     TRANSPORT.iter().find(|counter| counter.name == name)
 }
 
@@ -225,15 +266,24 @@ mod tests {
     fn document() -> String {
         let mut text = String::from(
             "# Counters\n\n\
-             `sprat stats` shows the counters of each server. `--json` and `--prometheus` write\n\
-             them for programs. This page is made from the program's own list, by\n\
+             `sprat stats` shows the counters of each server: first what matters, with rates if\n\
+             `--watch` repeats it, then the others. `--json` and `--prometheus` write them for\n\
+             programs. `sprat server --metrics ADDRESS:PORT` and `sprat coordinator --metrics\n\
+             ADDRESS:PORT` serve them to Prometheus at `http://ADDRESS:PORT/metrics`. The names\n\
+             there begin with `sprat_`, those of a coordinator with `sprat_coordinator_`, and\n\
+             those of transports with `sprat_transport_`; a total ends in `_total`, and times\n\
+             are in seconds. This page is made from the program's own list, by\n\
              `SPRAT_WRITE_COUNTERS=1 cargo test -p sprat-cli --bin sprat catalogue`. A *total*\n\
-             only grows while the server lives. A *level* is a value at the time of the request.\n",
+             only grows while the process lives. A *level* is a value at the time of the\n\
+             request.\n",
         );
         let refused = [Counter { name: "refused_STATUS", ..REFUSED }];
         let store: Vec<_> = master::COUNTERS.iter().chain(&refused).collect();
+        let process: Vec<_> = std::iter::once(&UPTIME).chain(PROCESS).collect();
         for (title, counters) in [
-            ("The store", store),
+            ("A server's store", store),
+            ("The coordinator", coordinator::COUNTERS.iter().collect()),
+            ("Every process", process),
             ("Transports, drivers and devices, by protocol", TRANSPORT.iter().collect()),
         ] {
             text += &format!("\n## {title}\n\n| counter | kind | unit | meaning |\n");
@@ -259,7 +309,7 @@ mod tests {
 
     #[test]
     fn names_differ_and_helps_are_sentences() {
-        for counters in [master::COUNTERS, TRANSPORT] {
+        for counters in [master::COUNTERS, coordinator::COUNTERS, PROCESS, TRANSPORT] {
             for (index, Counter { name, help, .. }) in counters.iter().enumerate() {
                 assert!(counters[..index].iter().all(|other| other.name != *name), "{name} twice");
                 assert!(help.ends_with('.') && help.starts_with(char::is_alphabetic), "{name}");
