@@ -148,6 +148,11 @@ impl Set {
         Ok(Objects { store, table, count: self.count, value: vec![b'w'; self.size], rng, clock })
     }
 
+    /// Returns the name of the table.
+    pub(crate) fn name(&self) -> &str {
+        self.temporary.name()
+    }
+
     /// Drops the table of the measurement.
     pub(crate) fn end(self) -> Result<(), Fail> {
         self.temporary.end()

@@ -24,6 +24,7 @@ pub(crate) mod lanes;
 mod loaded;
 pub mod local;
 pub(crate) mod measure;
+mod migration;
 mod multi;
 pub(crate) mod net;
 mod options;
@@ -107,6 +108,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
             Test::Recovery => recovery::run(&mut bench)?,
+            Test::Migration => migration::run(&mut bench)?,
             Test::Restart => restart::run(&mut bench)?,
             Test::SingleThread => single_thread::run(&mut bench)?,
             Test::Breakdown => breakdown::run(&mut bench)?,

@@ -47,6 +47,8 @@ pub enum Test {
     Failover,
     /// Measures the time until the objects of a killed server can be read again.
     Recovery,
+    /// Measures the time in which a table moves to another server while a client reads it.
+    Migration,
     /// Measures the stop and start of a cluster, and the restart of its servers one after the other
     /// under load.
     Restart,
@@ -78,6 +80,7 @@ impl Test {
             Self::Idle => "idle",
             Self::Failover => "failover",
             Self::Recovery => "recovery",
+            Self::Migration => "migration",
             Self::Restart => "restart",
             Self::SingleThread => "single-thread",
             Self::Breakdown => "breakdown",
@@ -97,6 +100,7 @@ impl Test {
                 | Self::Failover
                 | Self::Overwrite
                 | Self::Recovery
+                | Self::Migration
                 | Self::Restart
         )
     }

@@ -117,6 +117,10 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench recovery --bytes 1GB --rounds 1")]
     Recovery(Recovery),
+    /// Measure the time in which a table moves to another server while a client reads it.
+    #[command(after_help = "Example:
+  sprat bench migration --bytes 1GB --size 1000 --rounds 1")]
+    Migration(Recovery),
     /// Measure the restart of a cluster, and of its servers in turn under load.
     #[command(after_help = "Example:
   sprat bench restart --bytes 1GB --rounds 1")]
@@ -293,11 +297,11 @@ pub(crate) struct Failover {
     plain: Plain,
 }
 
-/// Options of `sprat bench recovery` and `sprat bench restart`.
+/// Options of `sprat bench recovery`, `sprat bench migration` and `sprat bench restart`.
 #[derive(Args, Debug)]
 pub(crate) struct Recovery {
-    /// Bytes of objects of the server that is killed, or of the cluster that restarts (decimal KB,
-    /// MB and GB allowed).
+    /// Bytes of objects of the server that is killed, of the table that moves, or of the cluster
+    /// that restarts (decimal KB, MB and GB allowed).
     #[arg(long, value_name = "SIZE", default_value = "256MB", value_parser = data)]
     bytes: u64,
     /// Bytes of an object (decimal KB and MB allowed).
@@ -399,6 +403,7 @@ impl Bench {
                 ..args.plain.options(Test::Failover)
             },
             Self::Recovery(args) => args.options(Test::Recovery),
+            Self::Migration(args) => args.options(Test::Migration),
             Self::Restart(args) => args.options(Test::Restart),
             Self::SingleThread(args) => Options {
                 copies: Copies { replicas: args.replicas, ..Copies::default() },

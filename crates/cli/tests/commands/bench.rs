@@ -370,3 +370,13 @@ fn a_restart_has_its_parts() {
         assert!(names.contains(&format!("restart.{part}").as_str()), "{names:?}");
     }
 }
+
+#[test]
+fn a_migration_has_its_parts() {
+    let args = ["bench", "migration", "--bytes", "1MB", "--size", "1000", "--rounds", "1"];
+    let rows = spawned([&args[..], &["--json", "-"]].concat());
+    let names: Vec<_> = rows.iter().filter_map(|row| row["test"].as_str()).collect();
+    for part in ["peak", "time", "bytes", "read.before", "read.during", "read.after"] {
+        assert!(names.contains(&format!("migration.{part}").as_str()), "{names:?}");
+    }
+}
