@@ -56,7 +56,8 @@ impl Master {
             self.departure.due = now.after(CLOSED_NS);
         }
         self.memory.page((pull.cluster, pull.source), pull.page).map_err(|why| match why {
-            NoPage::OutOfOrder => Status::NoRecovery,
+            // An earlier page may be on its way.
+            NoPage::OutOfOrder => Status::Retry,
             NoPage::TooManyChanges => Status::NoSpace,
         })
     }
@@ -67,7 +68,7 @@ impl Master {
         pull: &PullTablet,
         tablet: Tablet,
     ) -> Result<(), Status> {
-        if pull.migration <= self.departure.ended || pull.page > 0 {
+        if pull.migration <= self.departure.ended || pull.page != 1 {
             return Err(Status::NoRecovery);
         }
         if !self.memory.tablets.owns(tablet) {

@@ -23,6 +23,10 @@ use crate::types::{ServerId, TableId};
 /// The segment of which a page of [`PullTablet`] says that it is.
 pub const PAGE: SegmentId = SegmentId(1);
 
+/// The most pages of [`PullTablet`] that the target asks for ahead: a request for a page
+/// acknowledges the one that is this many pages before it, and all before that.
+pub const MOST_AHEAD: u64 = 8;
+
 choices! {
     pub,
     /// The state of a migration according to the coordinator.
@@ -153,8 +157,9 @@ requests! {
         first: u64,
         /// The last key hash of the tablet to pull.
         last: u64,
-        /// The number of the page, 0 first. A request for the next page acknowledges the one
-        /// before.
+        /// The number of the page, 1 first. A request for a page acknowledges those that are
+        /// [`MOST_AHEAD`] before it. A page that is asked for again is made anew, and so are those
+        /// behind it.
         page: u64,
         /// True if the source must close the tablet: it serves it no more.
         close: bool,

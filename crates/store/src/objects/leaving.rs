@@ -14,12 +14,13 @@
 //! Invariants:
 //! - A page and everything before it has all objects of the tablet up to the walk, in the
 //!   versions that they have when the page is made.
-//! - A page that is asked for again has at least the same objects, in the same versions or later.
+//! - Pages that are asked for again have at least the same objects, in the same versions or later.
 //! - The pages have all outcomes of mutations that a client may ask for again, after the tablet is
 //!   closed. No mutation changes it then.
 //! - Nothing here is durable or needs to be: until the coordinator has durably made the other
 //!   master the owner, this one has everything in its log.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use hashbrown::HashSet;
@@ -28,7 +29,7 @@ use super::entry::Tombstone;
 use super::table::spread;
 use super::tablet::Tablet;
 use crate::message::data::Once;
-use crate::message::migration::Progress;
+use crate::message::migration::{MOST_AHEAD, Progress};
 use crate::types::{KeyHash, TableId, Version};
 
 /// The number of changes from which on it pays to let the other master catch up before the tablet
@@ -98,28 +99,36 @@ impl Changes {
     }
 }
 
+/// A page that was sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    /// The position of the walk at the start of the page.
+    began: Option<u64>,
+    /// The changes in the page.
+    pub(super) changes: Changes,
+}
+
 /// A tablet that another master takes over.
 #[derive(Debug)]
 pub struct Leaving {
     number: u64,
     pub(super) tablet: Tablet,
-    /// The number of the last page, and the position of the walk at its start.
+    /// The number of the last page.
     page: u64,
-    page_began: Option<u64>,
+    /// The last pages, which may not have arrived, the newest last.
+    pages: VecDeque<Sent>,
     /// The position of the walk in the hash table. `None` if it has ended.
     pub(super) walk: Option<u64>,
     /// The number of pages since the end of the walk.
     chases: u32,
     pub(super) changes: Changes,
-    /// The changes in the last page.
-    pub(super) sent: Changes,
     pub(super) closed: bool,
 }
 
 /// The reason for which there is no page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoPage {
-    /// The page is neither the last one nor the one after it.
+    /// The page is neither the next one nor one that may not have arrived.
     #[error("the page is out of order")]
     OutOfOrder,
     /// The changes that were not sent take too much memory.
@@ -135,11 +144,10 @@ impl Leaving {
             number,
             tablet,
             page: 0,
-            page_began: Some(0),
+            pages: VecDeque::new(),
             walk: Some(0),
             chases: 0,
             changes: Changes::default(),
-            sent: Changes::default(),
             closed: false,
         }
     }
@@ -185,23 +193,38 @@ impl Leaving {
         }
     }
 
-    /// Begins a page: the one after the last, or the last one again.
+    /// Begins a page: the one after the last, or again one of those that may not have arrived. Then
+    /// the pages behind it are to be sent again too.
     pub(super) fn begin_page(&mut self, number: u64) -> Result<(), NoPage> {
-        if number == self.page {
-            // The last page may not have arrived.
-            self.changes.take_back(core::mem::take(&mut self.sent));
-            self.walk = self.page_began;
-        } else if number == self.page + 1 {
-            self.sent = Changes::default();
-            (self.page, self.page_began) = (number, self.walk);
-            self.chases += u32::from(self.walk.is_none());
-        } else {
+        // The numbers of pages start with 1.
+        let oldest = (self.page + 1).saturating_sub(self.pages.len() as u64);
+        if !(oldest..=self.page + 1).contains(&number) {
             return Err(NoPage::OutOfOrder);
+        }
+        while self.page >= number
+            && let Some(lost) = self.pages.pop_back()
+        {
+            self.changes.take_back(lost.changes);
+            self.walk = lost.began;
+            self.page -= 1;
         }
         if self.changes.bytes() > MOST_CHANGED {
             return Err(NoPage::TooManyChanges);
         }
+        if self.pages.len() == MOST_AHEAD as usize {
+            self.pages.pop_front();
+        }
+        self.page = number;
+        self.pages.push_back(Sent { began: self.walk, changes: Changes::default() });
+        self.chases += u32::from(self.walk.is_none());
         Ok(())
+    }
+
+    /// Records what a page has of the changes: the newest one.
+    pub(super) fn sent(&mut self, changes: Changes) {
+        if let Some(page) = self.pages.back_mut() {
+            page.changes = changes;
+        }
     }
 
     pub(super) fn progress(&self) -> Progress {

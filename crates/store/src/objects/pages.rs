@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 
 use super::entry::{self, Completion, HEADER, Header, Object, Tombstone};
-use super::leaving::{Leaving, NoPage, Removed};
+use super::leaving::{Changes, Leaving, NoPage, Removed};
 use super::log::Log;
 use super::memory::{Memory, object_of_record};
 use super::segment::{Location, Span};
@@ -134,8 +134,8 @@ impl Memory {
 
     /// Appends changes as far as the page has room.
     fn put_changes(&self, leaving: &mut Leaving, page: &mut Writer<'_>) {
-        let Leaving { tablet, changes, sent, .. } = leaving;
-        let table = tablet.table;
+        let (changes, table) = (&mut leaving.changes, leaving.tablet.table);
+        let mut sent = Changes::default();
         while !page.is_full()
             && let Some(removed) = changes.next_removed()
         {
@@ -171,6 +171,7 @@ impl Memory {
             }
             sent.completions.push((once, hash));
         }
+        leaving.sent(sent);
     }
 
     /// Closes the tablet that leaves: this master serves it no more. The next pages have the rest

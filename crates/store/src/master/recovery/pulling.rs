@@ -1,9 +1,11 @@
 //! A master that serves a tablet as the source of a migration: pages of objects and changes are
 //! pulled from it and replayed.
 //!
-//! Invariants: one request is in progress at a time. The next page is asked for while the last one
-//! is replayed. The source closes the tablet when few changes are left, and not before.
+//! Invariants: pages are replayed in their order. Some are asked for ahead, so that neither server
+//! waits for the other. After a failure, all pages from the first missing one on are asked for
+//! again. The source closes the tablet when few changes are left, and not before.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -15,7 +17,7 @@ use sprat_proto::time::MS;
 use super::fed::{Fed, LINKS, TICK_BYTES};
 use crate::master::membership::CALL_NS;
 use crate::message::Status;
-use crate::message::migration::{Migrate, PAGE, Page, Progress, PullTablet};
+use crate::message::migration::{MOST_AHEAD, Migrate, PAGE, Page, Progress, PullTablet};
 use crate::objects::entry::Entries;
 use crate::objects::log::Full;
 use crate::objects::memory::Memory;
@@ -40,15 +42,20 @@ pub(super) struct Pulling {
     locator: String,
     linked: bool,
     tablet: Tablet,
-    /// The number of the next page.
-    page: u64,
-    is_asked: bool,
+    /// The number of the next page to ask for, and of the next one to replay.
+    next: u64,
+    wanted: u64,
+    /// The number of requests in progress.
+    in_progress: u64,
     close: bool,
-    /// The reply with the next page.
-    received: Option<Vec<u8>>,
+    /// The replies that wait, by number of the page.
+    received: BTreeMap<u64, Vec<u8>>,
+    /// True after a failure, until no request is in progress: then the pages from the first one
+    /// that is missing on are asked for again.
+    goes_back: bool,
     /// The reply that is replayed now, and the position in its entries.
     replaying: Option<(Vec<u8>, Entries)>,
-    /// True if the last page was received.
+    /// True if the last page is replayed, or is replayed now.
     complete: bool,
     failures: u32,
     not_before: Instant,
@@ -64,10 +71,12 @@ impl Pulling {
             locator: order.data.into(),
             linked: false,
             tablet,
-            page: 0,
-            is_asked: false,
+            next: 1,
+            wanted: 1,
+            in_progress: 0,
             close: false,
-            received: None,
+            received: BTreeMap::new(),
+            goes_back: false,
             replaying: None,
             complete: false,
             failures: 0,
@@ -97,16 +106,21 @@ impl Pulling {
         cluster: u64,
         tag: u64,
     ) -> Option<(Output, Option<Asked>)> {
-        let ends = self.complete || self.given_up;
-        if ends || self.is_asked || self.received.is_some() {
+        if self.goes_back && self.in_progress == 0 {
+            self.goes_back = false;
+            self.received.clear();
+            self.next = self.wanted;
+        }
+        let is_far = self.next >= self.wanted + MOST_AHEAD;
+        if self.complete || self.given_up || self.goes_back || is_far {
             return None;
         }
         let link = self.link();
         if !core::mem::replace(&mut self.linked, true) {
             return Some((Output::Connect { link, locator: self.locator.clone() }, None));
         }
-        self.is_asked = true;
-        let Self { migration, source, page, close, .. } = *self;
+        let Self { migration, source, next: page, close, .. } = *self;
+        (self.next, self.in_progress) = (page + 1, self.in_progress + 1);
         let Tablet { table, first, last } = self.tablet;
         let message =
             PullTablet { cluster, source, migration, table, first, last, page, close }.emit();
@@ -121,18 +135,19 @@ impl Pulling {
         Asked(page): Asked,
         result: &Result<Payload<'_>, RpcError>,
     ) {
-        self.is_asked = false;
+        self.in_progress -= 1;
         let reply = result.as_ref().map_err(|_| Status::Retry);
         match reply.and_then(|reply| Ok((Page::parse(reply)?.progress, reply))) {
-            Ok((progress, reply)) if page == self.page => {
-                self.page += 1;
+            // What comes behind a failure is not in order.
+            Ok(_) if self.goes_back => {}
+            Ok((progress, reply)) => {
                 self.failures = 0;
                 self.close |= progress == Progress::Near;
-                self.complete = progress == Progress::Complete;
-                self.received = Some(reply.to_vec());
+                self.received.insert(page, reply.to_vec());
             }
             Err(Status::Retry | Status::NotServing) if self.failures < MOST_FAILURES => {
-                self.failures += 1;
+                self.failures += u32::from(!self.goes_back);
+                self.goes_back = true;
                 self.not_before = now.after(AGAIN_NS);
             }
             _ => self.given_up = true,
@@ -149,7 +164,13 @@ impl Pulling {
             return Ok(Fed::Lacking);
         }
         let Some((reply, entries)) = &mut self.replaying else {
-            self.replaying = self.received.take().map(|reply| (reply, Entries::default()));
+            let next = self.received.remove(&self.wanted).filter(|_| !self.complete);
+            self.replaying = next.map(|reply| (reply, Entries::default()));
+            if let Some((reply, _)) = &self.replaying {
+                self.wanted += 1;
+                let progress = Page::parse(reply).map(|page| page.progress);
+                self.complete = progress == Ok(Progress::Complete);
+            }
             return Ok(match self.replaying {
                 Some(_) => Fed::More,
                 None if self.complete => Fed::All,

@@ -7,6 +7,7 @@ use sprat_proto::{Instant, Rng};
 use super::*;
 use crate::durability::TableDurability;
 use crate::message::data::{Once, RejectRules};
+use crate::message::migration::MOST_AHEAD;
 use crate::objects::entry::Entries;
 use crate::objects::memory::tests::{LEASE, TABLE, World};
 use crate::objects::mutate::Change;
@@ -36,23 +37,29 @@ impl Target {
         world.memory.tablets.prepare(tablet, key, TableDurability::Cluster, floor).unwrap();
         let since = world.memory.log.begin_side().unwrap();
         let tablets = vec![(tablet, SegmentId(0))];
-        Self { world, partition: Partition::new(ME.1, 0, tablets, (since, false)), page: 0 }
+        Self { world, partition: Partition::new(ME.1, 0, tablets, (since, false)), page: 1 }
     }
 
-    /// Pulls the next page. Some replies do not arrive, so that the page is pulled again.
+    /// Pulls the next pages, some of them ahead. Some replies do not arrive, so that they are pulled
+    /// again, and those behind them.
     fn pull(&mut self, source: &mut Memory, rng: &mut Rng) -> Progress {
-        let reply = source.page(ME, self.page).unwrap();
-        if rng.chance(300_000) {
-            return Progress::Behind;
+        let ahead = 1 + rng.below(MOST_AHEAD);
+        let replies: Vec<_> = (0..ahead).map(|n| source.page(ME, self.page + n).unwrap()).collect();
+        let mut progress = Progress::Behind;
+        for reply in &replies {
+            if rng.chance(100_000) {
+                return Progress::Behind;
+            }
+            self.page += 1;
+            let page = Page::parse(reply).unwrap();
+            let (memory, partition) = (&mut self.world.memory, &mut self.partition);
+            let mut entries = Entries::default();
+            while entries.at() < page.entries.len() {
+                memory.replay(partition, PAGE, page.entries, &mut entries, 300).unwrap();
+            }
+            progress = page.progress;
         }
-        self.page += 1;
-        let page = Page::parse(&reply).unwrap();
-        let (memory, partition) = (&mut self.world.memory, &mut self.partition);
-        let mut entries = Entries::default();
-        while entries.at() < page.entries.len() {
-            memory.replay(partition, PAGE, page.entries, &mut entries, 300).unwrap();
-        }
-        page.progress
+        progress
     }
 }
 
@@ -206,10 +213,16 @@ fn a_migration_that_is_given_up_leaves_everything_as_it_was() {
 #[test]
 fn pages_come_in_order() {
     let mut world = World::new(8, 4096);
-    assert_eq!(world.memory.page(ME, 0), Err(NoPage::OutOfOrder), "no tablet leaves");
+    assert_eq!(world.memory.page(ME, 1), Err(NoPage::OutOfOrder), "no tablet leaves");
     world.memory.leaving = Some(Leaving::new(1, ALL).into());
-    assert_eq!(world.memory.page(ME, 1).map(|_| ()), Ok(()), "page 0 had nothing to acknowledge");
-    assert_eq!(world.memory.page(ME, 0), Err(NoPage::OutOfOrder));
+    for number in 1..=MOST_AHEAD + 3 {
+        assert_eq!(world.memory.page(ME, number + 1), Err(NoPage::OutOfOrder));
+        assert!(world.memory.page(ME, number).is_ok());
+    }
+    // The newest eight may not have arrived.
     assert_eq!(world.memory.page(ME, 3), Err(NoPage::OutOfOrder));
-    assert!(world.memory.page(ME, 1).is_ok() && world.memory.page(ME, 2).is_ok());
+    assert!(world.memory.page(ME, 4).is_ok());
+    assert_eq!(world.memory.page(ME, 6), Err(NoPage::OutOfOrder), "page 5 comes first");
+    assert_eq!(world.memory.page(ME, 0), Err(NoPage::OutOfOrder));
+    assert_eq!(world.memory.page(ME, u64::MAX), Err(NoPage::OutOfOrder));
 }
