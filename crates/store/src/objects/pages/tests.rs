@@ -40,8 +40,8 @@ impl Target {
         Self { world, partition: Partition::new(ME.1, 0, tablets, (since, false)), page: 1 }
     }
 
-    /// Pulls the next pages, some of them ahead. Some replies do not arrive, so that they are pulled
-    /// again, and those behind them.
+    /// Pulls the next pages, some of them ahead. Some replies do not arrive, so that they are
+    /// pulled again, and those behind them.
     fn pull(&mut self, source: &mut Memory, rng: &mut Rng) -> Progress {
         let ahead = 1 + rng.below(MOST_AHEAD);
         let replies: Vec<_> = (0..ahead).map(|n| source.page(ME, self.page + n).unwrap()).collect();
