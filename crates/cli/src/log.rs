@@ -157,7 +157,7 @@ pub(crate) fn failed(fail: &Fail) {
 /// Writes that a signal ends this process, if its log has a format.
 pub(crate) fn ends() {
     if has_format() {
-        write(&Message::new(Level::Info, "ends after a signal"));
+        queue(Message::new(Level::Info, "ends after a signal"));
     }
 }
 

@@ -81,7 +81,7 @@ fn recovery(bytes: &[u8]) {
         .expect("the only tablet");
     let since = memory.log.begin_side().expect("an empty log");
     let len = whole.len() as u64;
-    let mut partition = Partition::new(master, len, vec![(tablet, SegmentId(0))], since);
+    let mut partition = Partition::new(master, len, vec![(tablet, SegmentId(0))], (since, false));
     let mut entries = Entries::default();
     let _ = memory.replay(&mut partition, segment, &whole, &mut entries, whole.len());
     assert!(entries.at() <= whole.len() && entries.at() as u64 == partition.replayed());

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Output};
 use sprat_proto::rpc::{Message, Payload, RpcError};
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
 
 use super::durable::Stage;
 use super::migrations::Migration;
@@ -35,6 +35,11 @@ use crate::types::{ServerId, TableId};
 
 /// The time between two questions for the progress of a migration.
 const POLL_NS: u64 = 100 * MS;
+/// The number of calls to the target without an answer in a row after which a migration is given
+/// up.
+const MOST_FAILURES: u32 = 30;
+/// The longest time in which a target takes over nothing, in nanoseconds.
+const MOST_IDLE_NS: u64 = 30 * SECOND;
 /// The most migrations that wait or run.
 const MOST_OPEN: usize = 4096;
 
@@ -81,7 +86,9 @@ impl Coordinator {
             source,
             target,
             state: MigrationState::Waiting,
+            order: 0,
             bytes: 0,
+            grew: Instant::ZERO,
             reason: String::new(),
             failures: 0,
             changed: 0,
@@ -139,8 +146,7 @@ impl Coordinator {
             let text = "this server is not or no more in the cluster";
             return self.fail(caller, Status::NotInCluster, text);
         }
-        let running = self.migrations.all.get(&request.migration);
-        let fate = if running.is_some_and(Migration::is_open) {
+        let fate = if self.migrations.of_order(request.migration).is_some() {
             Fate::Moving
         } else {
             let table = self.tables.by_id.get(&request.table.0);
@@ -161,7 +167,7 @@ impl Coordinator {
     pub(super) fn next_migration_call(&mut self, now: Instant) -> Option<Output> {
         while self.calls_in_progress() < self.config.max_calls {
             let number = self.migrations.ready.pop_front()?;
-            let Some((target, message)) = self.migrate_order(number) else { continue };
+            let Some((target, message)) = self.migrate_order(now, number) else { continue };
             if let Some(connect) = self.servers.connect(target) {
                 self.migrations.ready.push_front(number);
                 return Some(connect);
@@ -175,10 +181,16 @@ impl Coordinator {
 
     /// Returns the order to the target of a running migration. Gives the migration up if its
     /// source does not own the tablet any more.
-    fn migrate_order(&mut self, number: u64) -> Option<(ServerId, Vec<u8>)> {
+    fn migrate_order(&mut self, now: Instant, number: u64) -> Option<(ServerId, Vec<u8>)> {
+        if self.migrations.all.get(&number).is_some_and(|migration| migration.order == 0) {
+            let order = self.next_number();
+            if let Some(migration) = self.migrations.all.get_mut(&number) {
+                (migration.order, migration.grew) = (order, now);
+            }
+        }
         let migration = self.migrations.all.get(&number);
         let migration = migration.filter(|m| m.state == MigrationState::Running)?;
-        let &Migration { table, range: (first, last), source, target, .. } = migration;
+        let &Migration { table, range: (first, last), source, target, order, .. } = migration;
         let state = self.tables.by_id.get(&table).filter(|state| state.stage == Stage::Ready);
         let tablet = state.and_then(|state| state.tablet((first, last)));
         let owner = tablet.filter(|tablet| tablet.server == source);
@@ -200,7 +212,7 @@ impl Coordinator {
         let order = Migrate {
             cluster: self.cluster.id,
             term: self.cluster.incarnation,
-            migration: number,
+            migration: order,
             server: target,
             source,
             data: &slot.data,
@@ -224,11 +236,23 @@ impl Coordinator {
         };
         let reply = result.as_ref().map_err(|_| Status::Retry);
         let pause_ns = match reply.and_then(|reply| Recovering::parse(reply)) {
-            Ok(Recovering { replayed }) => {
+            Ok(Recovering { replayed })
+                if replayed > migration.bytes || now.since(migration.grew) < MOST_IDLE_NS =>
+            {
+                if replayed > migration.bytes {
+                    migration.grew = now;
+                }
                 (migration.bytes, migration.failures) = (replayed, 0);
                 POLL_NS
             }
-            Err(Status::Retry | Status::NotServing | Status::TooFewServers) => {
+            Ok(_) => {
+                let reason = "the target has taken over nothing for half a minute";
+                self.migrations.end(number, MigrationState::Failed, reason);
+                return true;
+            }
+            Err(Status::Retry | Status::NotServing | Status::TooFewServers)
+                if migration.failures < MOST_FAILURES =>
+            {
                 let failures = migration.failures;
                 migration.failures += 1;
                 self.retry_ns(failures)
@@ -261,9 +285,8 @@ impl Coordinator {
         caller: Caller,
         request: &RecoveryEnded,
     ) -> Option<Option<Message>> {
-        let number = request.recovery;
-        let migration = self.migrations.all.get(&number);
-        let migration = migration.filter(|m| m.state == MigrationState::Running)?;
+        let number = self.migrations.of_order(request.recovery)?;
+        let migration = self.migrations.all.get(&number)?;
         if (migration.source, migration.target) != (request.crashed, request.server) {
             return None;
         }
@@ -281,6 +304,11 @@ impl Coordinator {
         let is_it = (told.table, (told.first, told.last)) == (table, range);
         let is_owned = self.servers.up(request.crashed).is_some()
             && self.are_owned(request.crashed, &[(table, range.0, range.1)].into());
+        if self.is_full_of_tablets(table.0, 2) {
+            let reason = "the limit of tablets is reached";
+            self.migrations.end(number, MigrationState::Failed, reason);
+            return Some(self.fail(caller, Status::NoRecovery, reason));
+        }
         if !is_it || !is_owned {
             let reason = "the source does not own the tablet any more";
             self.migrations.end(number, MigrationState::Failed, reason);

@@ -20,7 +20,12 @@ pub(super) struct Migration {
     pub(super) source: ServerId,
     pub(super) target: ServerId,
     pub(super) state: MigrationState,
+    /// The number of the order to the target, 0 before it. Orders of recoveries and migrations are
+    /// counted together, and a master takes them in their order.
+    pub(super) order: u64,
     pub(super) bytes: u64,
+    /// The time at which the target had taken over more bytes than before.
+    pub(super) grew: Instant,
     pub(super) reason: String,
     /// The number of calls to the target that failed in a row.
     pub(super) failures: u32,
@@ -53,6 +58,13 @@ pub(super) struct Migrations {
 }
 
 impl Migrations {
+    /// Returns the number of the migration that has this number of an order.
+    pub(super) fn of_order(&self, order: u64) -> Option<u64> {
+        let is_it = |m: &Migration| order > 0 && m.order == order && m.is_open();
+        let found = self.all.iter().find(|(_, migration)| is_it(migration));
+        found.map(|(&number, _)| number)
+    }
+
     /// Returns the number of calls in progress.
     pub(super) fn calls(&self) -> usize {
         self.calls.len()
@@ -94,6 +106,11 @@ impl Migrations {
 
     /// Ends a migration that waits or runs.
     pub(super) fn end(&mut self, number: u64, state: MigrationState, reason: &str) {
+        self.mark(number, state, reason);
+        self.go_on();
+    }
+
+    fn mark(&mut self, number: u64, state: MigrationState, reason: &str) {
         if let Some(migration) = self.all.get_mut(&number).filter(|m| m.is_open()) {
             (migration.state, migration.reason) = (state, reason.into());
             let count = match state {
@@ -102,21 +119,25 @@ impl Migrations {
             };
             *count += 1;
         }
+    }
+
+    /// Forgets the oldest migrations that have ended, and starts those that can run now.
+    fn go_on(&mut self) {
         let ended = self.all.iter().filter(|(_, migration)| !migration.is_open());
-        if ended.clone().count() > MOST_ENDED
-            && let Some((&oldest, _)) = ended.clone().next()
-        {
-            self.all.remove(&oldest);
+        let ended: Vec<_> = ended.map(|(&number, _)| number).collect();
+        for number in &ended[..ended.len().saturating_sub(MOST_ENDED)] {
+            self.all.remove(number);
         }
         self.start();
     }
 
     /// Gives up all open migrations for which `is_over` returns true.
     fn give_up(&mut self, is_over: impl Fn(&Migration) -> bool, reason: &str) {
-        let open = self.all.iter().filter(|(_, migration)| migration.is_open());
-        let over = open.filter(|(_, migration)| is_over(migration)).map(|(&number, _)| number);
-        for number in over.collect::<Vec<_>>() {
-            self.end(number, MigrationState::Failed, reason);
+        let over = self.all.iter().filter(|(_, m)| m.is_open() && is_over(m));
+        let over: Vec<_> = over.map(|(&number, _)| number).collect();
+        if !over.is_empty() {
+            over.iter().for_each(|&number| self.mark(number, MigrationState::Failed, reason));
+            self.go_on();
         }
     }
 

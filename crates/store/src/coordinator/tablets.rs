@@ -46,6 +46,9 @@ impl Coordinator {
             if this.migrations.cuts(id, request.at) {
                 return Err((Status::Retry, "the tablet moves to another server"));
             }
+            if this.is_full_of_tablets(id, 1) {
+                return Err((Status::NoSpace, "the limit of tablets is reached"));
+            }
             let table = this.tables.by_id.get_mut(&id);
             let owner = table.and_then(|table| table.split(request.at));
             if let Some(owner) = owner {
@@ -87,9 +90,6 @@ impl Coordinator {
         // The requests that wait limit the changes.
         if let Some(reply) = self.full().or_else(|| self.unwritable(Otherwise::Refused)) {
             return Some(reply.into());
-        }
-        if self.is_full_of_tablets(id, 1) {
-            return self.fail(caller, Status::NoSpace, "the limit of tablets is reached");
         }
         match change(self, id) {
             Err((status, text)) => self.fail(caller, status, text),

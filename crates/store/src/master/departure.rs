@@ -9,7 +9,7 @@ pub(crate) struct Departure {
     pub(super) ended: u64,
     /// The tag of the question to the coordinator that is in progress.
     pub(super) asked: Option<u64>,
-    pub(super) due: Instant,
+    due: Instant,
 }
 
 impl Default for Departure {
@@ -22,6 +22,12 @@ impl Departure {
     /// Returns the time of the next question to the coordinator.
     pub(super) fn deadline(&self) -> Instant {
         if self.asked.is_some() { Instant::NEVER } else { self.due }
+    }
+
+    /// Lets the next question come at `due`. An answer to an earlier one does not count any more:
+    /// it may be about another migration.
+    pub(super) fn ask_at(&mut self, due: Instant) {
+        (self.asked, self.due) = (None, due);
     }
 
     pub(super) fn is_mine(&self, tag: u64) -> bool {

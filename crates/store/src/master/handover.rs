@@ -53,7 +53,7 @@ impl Master {
         }
         if pull.close && !known.is_some_and(|(_, is_closed)| is_closed) {
             self.memory.close_leaving();
-            self.departure.due = now.after(CLOSED_NS);
+            self.departure.ask_at(now.after(CLOSED_NS));
         }
         self.memory.page((pull.cluster, pull.source), pull.page).map_err(|why| match why {
             // An earlier page may be on its way.
@@ -77,7 +77,7 @@ impl Master {
         }
         self.end_departure(true);
         self.memory.leaving = Some(Box::new(Leaving::new(pull.migration, tablet)));
-        self.departure.due = now.after(SERVED_NS);
+        self.departure.ask_at(now.after(SERVED_NS));
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Master {
             self.memory.end_leaving(kept);
             self.busy |= !kept;
         }
-        self.departure.due = Instant::NEVER;
+        self.departure.ask_at(Instant::NEVER);
     }
 
     /// Returns the question to the coordinator that is due.
@@ -106,11 +106,10 @@ impl Master {
 
     /// Takes the coordinator's answer to the question for the tablet that leaves.
     pub(super) fn take_fate(&mut self, now: Instant, result: Result<Payload<'_>, RpcError>) {
-        self.departure.asked = None;
         let Some(leaving) = &self.memory.leaving else { return };
         let began_in = leaving.number() >> TERM_SHIFT;
         let pause_ns = if leaving.is_closed() { CLOSED_NS } else { SERVED_NS };
-        self.departure.due = now.after(pause_ns);
+        self.departure.ask_at(now.after(pause_ns));
         let Some(found) = result.ok().and_then(|reply| Found::parse(&reply).ok()) else { return };
         if found.term < began_in || self.membership.follow(found.term).is_err() {
             return;

@@ -35,8 +35,10 @@ use crate::types::{KeyHash, TableId, Version};
 /// The number of changes from which on it pays to let the other master catch up before the tablet
 /// is closed.
 const FEW: usize = if cfg!(test) { 3 } else { 512 };
-/// The most pages after the walk before the tablet is closed although many changes are left.
+/// The most pages after the walk before the tablet is closed although [`MANY`] changes are left,
+/// and before the migration is given up if there are more.
 const MOST_CHASES: u32 = 256;
+const MANY: usize = 32 * FEW;
 /// The most bytes of memory for the changes that were not sent yet.
 const MOST_CHANGED: usize = 64 << 20;
 
@@ -50,7 +52,9 @@ pub(super) struct Removed {
 /// The changes that the other master does not know yet, or has not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    pub(super) changed: HashSet<KeyHash>,
+    /// The hashes whose objects have changed, each once, and the same in a set.
+    changed: Vec<KeyHash>,
+    known: HashSet<KeyHash>,
     removed: Vec<Removed>,
     /// The bytes of the removed keys.
     key_bytes: usize,
@@ -65,11 +69,18 @@ impl Changes {
 
     /// Returns the approximate size of the changes in bytes.
     fn bytes(&self) -> usize {
-        let Self { changed, removed, key_bytes, completions } = self;
+        let Self { changed, removed, key_bytes, completions, .. } = self;
         size_of_val(&completions[..])
             + size_of_val(&removed[..])
             + key_bytes
-            + 2 * size_of::<KeyHash>() * changed.len()
+            + 3 * size_of_val(&changed[..])
+    }
+
+    /// Adds a hash whose objects have changed.
+    pub(super) fn change(&mut self, hash: KeyHash) {
+        if self.known.insert(hash) {
+            self.changed.push(hash);
+        }
     }
 
     pub(super) fn remove(&mut self, removed: Removed) {
@@ -86,13 +97,14 @@ impl Changes {
 
     /// Takes any of the changed hashes.
     pub(super) fn next_changed(&mut self) -> Option<KeyHash> {
-        let hash = *self.changed.iter().next()?;
-        self.changed.take(&hash)
+        let hash = self.changed.pop()?;
+        self.known.remove(&hash);
+        Some(hash)
     }
 
     /// Takes back what was sent and may not have arrived.
     fn take_back(&mut self, sent: Self) {
-        self.changed.extend(sent.changed);
+        sent.changed.into_iter().for_each(|hash| self.change(hash));
         self.removed.extend(sent.removed);
         self.key_bytes += sent.key_bytes;
         self.completions.extend(sent.completions);
@@ -180,7 +192,7 @@ impl Leaving {
     #[cold]
     pub(super) fn note_change(&mut self, table: TableId, hash: KeyHash) {
         if self.has_sent(table, hash) {
-            self.changes.changed.insert(hash);
+            self.changes.change(hash);
         }
     }
 
@@ -208,7 +220,8 @@ impl Leaving {
             self.walk = lost.began;
             self.page -= 1;
         }
-        if self.changes.bytes() > MOST_CHANGED {
+        let is_hopeless = !self.closed && self.chases >= 4 * MOST_CHASES;
+        if is_hopeless || self.changes.bytes() > MOST_CHANGED {
             return Err(NoPage::TooManyChanges);
         }
         if self.pages.len() == MOST_AHEAD as usize {
@@ -231,7 +244,8 @@ impl Leaving {
         let left = self.changes.len();
         match (self.closed, self.walk) {
             (true, None) if left == 0 => Progress::Complete,
-            (false, None) if left <= FEW || self.chases >= MOST_CHASES => Progress::Near,
+            (false, None) if left <= FEW => Progress::Near,
+            (false, None) if left <= MANY && self.chases >= MOST_CHASES => Progress::Near,
             _ => Progress::Behind,
         }
     }

@@ -19,7 +19,9 @@ use crate::types::{ServerId, TableId};
 /// memories.
 const PAGE_BYTES: usize = if cfg!(test) { 600 } else { 128 << 10 };
 /// The most lines of the hash table that one page walks.
-const PAGE_LINES: usize = if cfg!(test) { 5 } else { 2048 };
+const PAGE_LINES: usize = if cfg!(test) { 5 } else { 128 };
+/// The most changed hashes that one page looks up.
+const PAGE_CHANGES: usize = if cfg!(test) { 5 } else { 1024 };
 /// The bytes of a page.
 struct Writer<'a> {
     out: Vec<u8>,
@@ -143,9 +145,11 @@ impl Memory {
             sent.remove(removed);
         }
         let mut found = Vec::new();
-        while !page.is_full()
-            && let Some(hash) = changes.next_changed()
-        {
+        for _ in 0..PAGE_CHANGES {
+            if page.is_full() {
+                break;
+            }
+            let Some(hash) = changes.next_changed() else { break };
             found.clear();
             self.table.find(spread(table, hash), |at| {
                 found.push(at);
@@ -159,7 +163,7 @@ impl Memory {
                     page.object(at, &object);
                 }
             }
-            sent.changed.insert(hash);
+            sent.change(hash);
         }
         while !page.is_full()
             && let Some((once, hash)) = changes.completions.pop()
@@ -200,6 +204,8 @@ impl Memory {
             self.tablets.reopen(leaving.tablet);
         }
         if !kept {
+            // The new owner has the outcomes.
+            self.forget_outcomes(leaving.tablet);
             self.tablets.drop_tablet(leaving.tablet);
         }
     }

@@ -86,6 +86,8 @@ pub struct Partition {
     since: SegmentId,
     /// True if the log may have earlier entries of the tablets.
     was_here: bool,
+    /// True if no entry of a version comes behind one of a later version of the same key.
+    in_order: bool,
     /// The keys that are not here and were removed, with the versions that were removed.
     removed: HashMap<(TableId, KeyHash), Vec<Removed>>,
 }
@@ -104,7 +106,26 @@ impl Partition {
         tablets.sort_unstable_by_key(|(tablet, _)| (tablet.table, tablet.first));
         let (replayed, objects, has_room) = (0, 0, false);
         let removed = HashMap::new();
-        Self { crashed, bytes, replayed, objects, has_room, tablets, since, was_here, removed }
+        let in_order = false;
+        Self {
+            crashed,
+            bytes,
+            replayed,
+            objects,
+            has_room,
+            tablets,
+            since,
+            was_here,
+            in_order,
+            removed,
+        }
+    }
+
+    /// Returns the partition for entries that come in the order of the versions of each key. Those
+    /// of keys that are removed need not be remembered.
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        Self { in_order: true, ..self }
     }
 
     /// Returns the number of bytes that were replayed.
@@ -150,6 +171,9 @@ impl Partition {
     }
 
     fn remove(&mut self, hash: KeyHash, tombstone: &Tombstone<'_>) {
+        if self.in_order {
+            return;
+        }
         let same = self.removed.entry((tombstone.table, hash)).or_default();
         match same.iter_mut().find(|(other, _)| other == tombstone.key) {
             Some((_, version)) => *version = tombstone.version.max(*version),
@@ -210,6 +234,12 @@ impl Memory {
     /// recovery may find a shorter log, without mutations that nothing has acknowledged. The sweep
     /// removes the objects.
     pub fn abandon(&mut self, tablet: Tablet) {
+        self.forget_outcomes(tablet);
+        self.tablets.abandon(tablet);
+    }
+
+    /// Forgets the outcomes of mutations of objects of a tablet.
+    pub(super) fn forget_outcomes(&mut self, tablet: Tablet) {
         let (log, tablets) = (&self.log, &self.tablets);
         let is_of_tablet = |at| {
             let object = object_of_record(log, tablets, at);
@@ -218,7 +248,6 @@ impl Memory {
         for at in self.results.forget(is_of_tablet) {
             self.log.dead_record(at);
         }
-        self.tablets.abandon(tablet);
     }
 
     /// Returns the next entry of a segment. Returns `None` if it is not intact.

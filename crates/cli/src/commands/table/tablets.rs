@@ -109,14 +109,14 @@ pub(super) fn merge(store: &mut Store, name: &str, number: Option<usize>) -> Res
         store.merge_tablets(name, next.first)?;
         return list(store, name, false);
     }
+    let mut first_failure = Ok(());
     for pair in tablets.windows(2) {
-        if pair[0].server == pair[1].server
-            && let Err(fail) = store.merge_tablets(name, pair[1].first)
-        {
-            out::note(fail);
+        if pair[0].server == pair[1].server {
+            first_failure = first_failure.and(store.merge_tablets(name, pair[1].first));
         }
     }
-    list(store, name, false)
+    list(store, name, false)?;
+    first_failure
 }
 
 /// Moves a tablet, or all, to a server, and shows the progress.
@@ -126,6 +126,9 @@ pub(super) fn relocate(
     number: Option<usize>,
     to: ServerId,
 ) -> Result<(), Fail> {
+    if !store.servers()?.iter().any(|server| server.server == to) {
+        return Err(Fail::new(format!("no server {to} is up")).next("sprat status names them"));
+    }
     let tablets = chosen(store, name, number)?;
     let moves = tablets.iter().filter(|tablet| tablet.server != to);
     let moves = moves.map(|t| Owned { first: t.first, last: t.last, server: to });
@@ -143,8 +146,12 @@ pub(super) fn rebalance(store: &mut Store, names: &[String]) -> Result<(), Fail>
     };
     for name in names {
         let owned = store.tablets(&name)?;
-        let owned = owned.iter().filter(|tablet| up.contains(&tablet.server));
-        let owned = owned.map(|t| Owned { first: t.first, last: t.last, server: t.server });
+        if let Some(tablet) = owned.iter().find(|tablet| !up.contains(&tablet.server)) {
+            let server = tablet.server;
+            return Err(Fail::new(format!("{name}: server {server} has keys of it and is not up"))
+                .next("wait until they are recovered: sprat status"));
+        }
+        let owned = owned.iter().map(|t| Owned { first: t.first, last: t.last, server: t.server });
         let moves = balance::plan(&owned.collect::<Vec<_>>(), &up);
         run(store, &name, &moves)?;
     }

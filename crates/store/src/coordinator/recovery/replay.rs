@@ -11,7 +11,7 @@ use super::plan::{MOST_PARTS, divide, shares};
 use super::state::{Partition, Recovery, Step};
 use crate::coordinator::durable::{Batch, Key, Stage};
 use crate::coordinator::state::{Coordinator, Otherwise};
-use crate::coordinator::table::{MANY_TABLETS, Table};
+use crate::coordinator::table::{MANY_TABLETS, Table, Tablet};
 use crate::message::Status;
 use crate::message::control;
 use crate::message::recovery::{Ending, Part, Piece, Range, Recover, RecoveryEnded, Source};
@@ -278,10 +278,11 @@ impl Coordinator {
             && request.tablets.iter().all(|range| {
                 let table = self.tables.by_id.get(&range.table.0);
                 let table = table.filter(|table| table.stage == Stage::Ready);
-                let tablet = table.and_then(|t| t.tablet((range.first, range.last)));
-                tablet.is_some_and(|tablet| {
-                    (tablet.first, tablet.last) == (range.first, range.last)
-                        && (tablet.server, tablet.since) == (request.server, request.since)
+                // It may have been divided or united with others since.
+                table.is_some_and(|table| {
+                    let of_range = |t: &&Tablet| t.first <= range.last && range.first <= t.last;
+                    let mut tablets = table.tablets.iter().filter(of_range);
+                    tablets.all(|t| (t.server, t.since) == (request.server, request.since))
                 })
             })
     }

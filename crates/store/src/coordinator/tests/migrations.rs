@@ -26,7 +26,7 @@ impl World {
         let (table, first, last) = self.migration(number).2;
         let report = RecoveryEnded {
             cluster: self.coordinator.cluster(),
-            recovery: number,
+            recovery: self.order_of(number),
             server: to,
             crashed: from,
             ending,
@@ -36,6 +36,11 @@ impl World {
             damaged: Vec::new(),
         };
         outcome(&self.answer(report.emit())).unwrap().0
+    }
+
+    /// Returns the number of the order of a migration, 0 if there was none.
+    fn order_of(&self, number: u64) -> u64 {
+        self.coordinator.migrations.all.get(&number).map_or(0, |migration| migration.order)
     }
 
     /// Returns the state of a migration, the reason of its failure, and what moves.
@@ -50,6 +55,7 @@ impl World {
     fn fate(&mut self, server: ServerId, migration: u64, table: TableId) -> Fate {
         let cluster = self.coordinator.cluster();
         let (first, last) = (0, u64::MAX);
+        let migration = self.order_of(migration);
         let request = FindTablet { cluster, server, migration, table, first, last };
         let found = Found::parse(&self.answer(request.emit())).unwrap();
         assert_eq!(found.term, self.coordinator.incarnation());
@@ -89,7 +95,8 @@ fn tablets_are_divided_and_united() {
 fn a_part_of_a_table_moves_to_another_server() {
     let (mut w, [x, y], a) = two();
     let number = w.move_to((HALF, u64::MAX), y).unwrap();
-    assert_eq!(w.masters["y"].recoverer.migration, Some((number, x, HALF, u64::MAX)));
+    let order = w.order_of(number);
+    assert_eq!(w.masters["y"].recoverer.migration, Some((order, x, HALF, u64::MAX)));
     assert_eq!(w.move_to((HALF, u64::MAX), y), Ok(number), "the same request again");
     assert_eq!(w.move_to((0, u64::MAX), y), Err(Status::Retry), "a part of it moves");
     assert_eq!(w.split(HALF + 1), Status::Retry, "the part would be divided");
@@ -97,6 +104,10 @@ fn a_part_of_a_table_moves_to_another_server() {
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL)]);
     assert_eq!(w.moved(number, (x, y), Ending::Done), Status::Ok);
     assert_eq!(w.moved(number, (x, y), Ending::Done), Status::Ok, "the reply was lost");
+    // The tablet may be divided before the report comes again.
+    assert_eq!(w.split(HALF + 9), Status::Ok);
+    assert_eq!(w.moved(number, (x, y), Ending::Done), Status::Ok);
+    assert_eq!(w.merge(HALF + 9), Status::Ok);
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
     assert_eq!(w.migration(number).0, MigrationState::Done);
     assert_eq!(w.merge(HALF), Status::WrongTablets, "two servers own them");
@@ -136,7 +147,7 @@ fn a_migration_that_fails_leaves_the_tablet_where_it_is() {
     assert_eq!(w.fate(x, number, a), Fate::Kept);
     let report = RecoveryEnded {
         cluster: w.coordinator.cluster(),
-        recovery: number,
+        recovery: number + 1,
         server: y,
         crashed: x,
         ending: Ending::Done,
@@ -199,4 +210,22 @@ fn a_change_that_is_not_written_moves_nothing() {
     assert_eq!(w.migration(number).0, MigrationState::Failed);
     assert_eq!(w.fate(x, number, a), Fate::Kept);
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL)]);
+}
+
+/// A target that cannot be called, or takes over nothing, gives the tablet up after a while.
+#[test]
+fn a_migration_without_progress_is_given_up() {
+    let (mut w, [x, y], a) = two();
+    let number = w.move_to((0, u64::MAX), y).unwrap();
+    w.pass(20 * SECOND, &["x", "y"]);
+    assert_eq!(w.migration(number).0, MigrationState::Running);
+    w.pass(20 * SECOND, &["x", "y"]);
+    let (state, reason, _) = w.migration(number);
+    assert!(state == MigrationState::Failed && reason.contains("half a minute"), "{reason}");
+    assert_eq!(w.fate(x, number, a), Fate::Kept);
+    // The server renews its lease and answers no call.
+    w.masters.get_mut("y").unwrap().alive = false;
+    let number = w.move_to((0, u64::MAX), y).unwrap();
+    w.pass(90 * SECOND, &["x", "y"]);
+    assert_eq!(w.migration(number).0, MigrationState::Failed);
 }

@@ -55,8 +55,8 @@ const AGAIN_NS: u64 = 100 * MS;
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
     current: Option<Current>,
-    /// The number of the last recovery that has ended.
-    ended: u64,
+    /// The highest number of a recovery that has ended, and of a migration.
+    ended: Ended,
     /// The calls in progress: the number of the recovery, and what was asked.
     calls: BTreeMap<u64, (u64, Asked)>,
     /// The links to unbind.
@@ -64,6 +64,13 @@ pub(crate) struct Recovery {
     /// True if there may be something to send at once.
     pub(super) pending: bool,
     due: Instant,
+}
+
+/// The highest numbers of orders that have ended.
+#[derive(Debug, Default)]
+struct Ended {
+    recovery: u64,
+    migration: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -184,19 +191,21 @@ impl Recovery {
         memory: &mut Memory,
     ) -> Result<Option<u64>, Status> {
         let Some(current) = &self.current else {
-            return if number <= self.ended { Err(Status::NoRecovery) } else { Ok(None) };
+            let ended = if is_recovery { self.ended.recovery } else { self.ended.migration };
+            return if number <= ended { Err(Status::NoRecovery) } else { Ok(None) };
         };
         if current.number == number {
             return Ok(Some(current.partition.replayed()));
         }
-        if number < current.number {
-            return Err(Status::NoRecovery);
-        }
         // A reply to the report may be on its way. Before that, only a coordinator that has
         // restarted gives another order for the same source. A recovery is more urgent than a
-        // migration.
+        // migration, and of two migrations the earlier one is over.
         let is_reported = matches!(current.stage, Stage::Reporting(..));
-        let gives_way = is_recovery && matches!(current.feed, Feed::Owner(_));
+        let is_later = number > current.number;
+        let gives_way = matches!(current.feed, Feed::Owner(_)) && (is_recovery || is_later);
+        if !is_later && !gives_way {
+            return Err(Status::NoRecovery);
+        }
         if (source == current.source || gives_way) && !is_reported {
             self.end(memory, false);
         }
@@ -212,6 +221,10 @@ impl Recovery {
         memory: &mut Memory,
     ) -> Result<u64, Status> {
         let partition = prepare((source, bytes), parts, memory)?;
+        let partition = match feed {
+            Feed::Crashed(_) => partition,
+            Feed::Owner(_) => partition.in_order(),
+        };
         let stage = Stage::Replaying;
         self.current = Some(Current { number, source, partition, feed, stage });
         self.pending = true;
@@ -336,7 +349,11 @@ impl Recovery {
     /// outcomes are forgotten, and their objects swept.
     fn end(&mut self, memory: &mut Memory, succeeded: bool) {
         let Some(current) = self.current.take() else { return };
-        self.ended = current.number;
+        let ended = match current.feed {
+            Feed::Crashed(_) => &mut self.ended.recovery,
+            Feed::Owner(_) => &mut self.ended.migration,
+        };
+        *ended = current.number.max(*ended);
         for tablet in current.partition.tablets() {
             if succeeded {
                 memory.tablets.open(tablet);

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
 
 use super::fed::{Fed, LINKS, TICK_BYTES};
 use crate::master::membership::CALL_NS;
@@ -27,8 +27,8 @@ use crate::types::ServerId;
 
 /// The pause after a request that had no answer, or for which the source is busy.
 const AGAIN_NS: u64 = 20 * MS;
-/// The number of requests without an answer in a row after which the source counts as silent.
-const MOST_FAILURES: u32 = 50;
+/// The time without an answer after which the source counts as silent, in nanoseconds.
+const SILENT_NS: u64 = 10 * SECOND;
 
 /// The number of a page that was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,8 @@ pub(super) struct Pulling {
     replaying: Option<(Vec<u8>, Entries)>,
     /// True if the last page is replayed, or is replayed now.
     complete: bool,
-    failures: u32,
+    /// The time of the first failure since the last answer.
+    failing_since: Option<Instant>,
     not_before: Instant,
     /// True if the source refuses, does not answer, or sends pages that are damaged.
     given_up: bool,
@@ -79,7 +80,7 @@ impl Pulling {
             goes_back: false,
             replaying: None,
             complete: false,
-            failures: 0,
+            failing_since: None,
             not_before: Instant::ZERO,
             given_up: false,
         }
@@ -141,12 +142,13 @@ impl Pulling {
             // What comes behind a failure is not in order.
             Ok(_) if self.goes_back => {}
             Ok((progress, reply)) => {
-                self.failures = 0;
+                self.failing_since = None;
                 self.close |= progress == Progress::Near;
                 self.received.insert(page, reply.to_vec());
             }
-            Err(Status::Retry | Status::NotServing) if self.failures < MOST_FAILURES => {
-                self.failures += u32::from(!self.goes_back);
+            Err(Status::Retry | Status::NotServing)
+                if now.since(*self.failing_since.get_or_insert(now)) < SILENT_NS =>
+            {
                 self.goes_back = true;
                 self.not_before = now.after(AGAIN_NS);
             }
