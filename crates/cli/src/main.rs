@@ -263,10 +263,10 @@ mod tests {
     /// commands.
     #[test]
     fn a_help_begins_with_a_verb() {
-        const VERBS: [&str; 20] = [
+        const VERBS: [&str; 23] = [
             "Store", "Start", "End", "Show", "Run", "Create", "Drop", "List", "Read", "Write",
             "Remove", "Add", "Give", "Measure", "Try", "Check", "Exchange", "Serve", "Open",
-            "Recover",
+            "Recover", "Split", "Merge", "Move",
         ];
         each(&Cli::command(), "sprat", &mut |command, name| {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();

@@ -112,7 +112,8 @@ pub(super) fn merge(store: &mut Store, name: &str, number: Option<usize>) -> Res
     let mut first_failure = Ok(());
     for pair in tablets.windows(2) {
         if pair[0].server == pair[1].server {
-            first_failure = first_failure.and(store.merge_tablets(name, pair[1].first));
+            let merged = store.merge_tablets(name, pair[1].first);
+            first_failure = first_failure.and(merged);
         }
     }
     list(store, name, false)?;
