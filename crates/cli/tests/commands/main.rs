@@ -22,4 +22,5 @@ mod scrub;
 mod sites;
 mod stats;
 mod status;
+mod tables;
 mod trace;
