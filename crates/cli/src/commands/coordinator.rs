@@ -13,6 +13,9 @@ use crate::counters::catalogue::Part;
 use crate::log;
 use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, Served, lease};
 
+/// The time between two searches for a part of a table that has to move.
+const REBALANCE: Duration = Duration::from_secs(2);
+
 /// Run a coordinator, which knows the tables and the servers.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -44,6 +47,11 @@ pub(crate) struct Coordinator {
     /// a network without a recovery.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
+    /// Move parts of tables by itself, so that all servers have equal shares of each: when a server
+    /// has joined, and when the tablets of one that ended were recovered. One part at a time moves,
+    /// while clients use it.
+    #[arg(long)]
+    rebalance: bool,
     #[command(flatten)]
     served: Served,
 }
@@ -55,6 +63,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
     options.config.server_term_ns = args.lease.as_nanos() as u64;
+    options.config.rebalance_ns = if args.rebalance { REBALANCE.as_nanos() as u64 } else { 0 };
     options.transports = Options::default().insecure_network(args.served.insecure_network);
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;

@@ -145,10 +145,14 @@ pub(crate) enum Table {
     /// The command moves as few keys as possible, one part after the other, while clients use them.
     #[command(after_help = "Examples:
   sprat table rebalance                         all tables
-  sprat table rebalance books")]
+  sprat table rebalance books
+  sprat table rebalance --without 2.1           before server 2.1 ends")]
     Rebalance {
         #[command(flatten)]
         at: Cluster,
+        /// Move everything away from this server, before it ends for good.
+        #[arg(long, value_name = "SERVER", value_parser = server_id)]
+        without: Option<ServerId>,
         /// Names of the tables; all by default.
         #[arg(value_name = "TABLE")]
         names: Vec<String>,
@@ -187,7 +191,9 @@ pub(crate) fn run(command: &Table) -> Result<(), Fail> {
         Table::Move { at, name, to, tablet } => {
             tablets::relocate(&mut at.connect()?, name, *tablet, *to)
         }
-        Table::Rebalance { at, names } => tablets::rebalance(&mut at.connect()?, names),
+        Table::Rebalance { at, without, names } => {
+            tablets::rebalance(&mut at.connect()?, *without, names)
+        }
         Table::Migrations { at, json } => tablets::migrations(&mut at.connect()?, *json),
     }
 }

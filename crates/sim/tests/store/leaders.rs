@@ -15,13 +15,13 @@ use crate::{Shape, any_chaos, any_fault, any_shape, coordinator_config, run, wor
 
 /// Adds the host of a candidate to a world.
 pub(crate) fn candidate(world: &mut World<Score>, shape: &Shape) {
-    let server_term_ns = shape.server_term_ns;
+    let shared = coordinator_config(shape);
     world.host(shape.faults[0], move |start| {
         let mut rng = start.rng;
         let own = locator(start.host);
         let keys = Keys::new("sim").expect("a name");
         let state = EtcdState::new(start.now, keys, own.clone(), rng.fork());
-        let options = coordinator::Config { locators: own, ..coordinator_config(server_term_ns) };
+        let options = coordinator::Config { locators: own, ..shared.clone() };
         let machine = Candidate::new(options, rng.fork());
         Box::new(Node::new(machine, config(true), rng, start.port).over(state))
     });

@@ -68,6 +68,9 @@ struct Shape {
     scrub_ns: u64,
     /// The time in nanoseconds for which a server gets its lease.
     server_term_ns: u64,
+    /// The time in nanoseconds between two searches of the coordinator for a part of a table that
+    /// has to move; 0: it moves none.
+    rebalance_ns: u64,
 }
 
 impl Default for Shape {
@@ -98,6 +101,7 @@ impl Default for Shape {
             own: false,
             scrub_ns: 0,
             server_term_ns: 300 * MS,
+            rebalance_ns: 0,
         }
     }
 }
@@ -120,9 +124,10 @@ fn locators_of(coordinators: &[HostId], rng: &mut Rng) -> String {
 
 /// Returns the coordinator's options with short timeouts, for worlds that last a few seconds, and
 /// with small shares of logs, so that masters recover several partitions.
-fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
+fn coordinator_config(shape: &Shape) -> coordinator::Config {
     coordinator::Config {
-        server_term_ns,
+        server_term_ns: shape.server_term_ns,
+        rebalance_ns: shape.rebalance_ns,
         server_margin_ns: 10 * MS,
         server_grace_ns: 90 * MS,
         client_term_ns: 2 * SECOND,
@@ -166,7 +171,7 @@ fn wall_clock((now, truth): (Instant, Instant), nth: usize) -> WallClock {
 
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
-    let (shared, server_term_ns) = (SharedMemory::default(), shape.server_term_ns);
+    let (shared, its_options) = (SharedMemory::default(), coordinator_config(shape));
     let coordinators = shape.coordinators();
     if shape.coordinators > 1 {
         leaders::candidate(&mut world, shape);
@@ -174,7 +179,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         world.host(shape.faults[0], move |start| {
             let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
             let (now, mut rng) = (start.now, start.rng);
-            let options = coordinator_config(server_term_ns);
+            let options = its_options.clone();
             let coordinator = Coordinator::restore(now, options, rng.fork(), disk).expect("sound");
             Box::new(Node::new(coordinator, config(true), rng, start.port))
         });

@@ -186,7 +186,8 @@ fn with_recovery() {
     assert!(repairs > 0 && audits.outcomes > 0, "{repairs} of {crashes}: {audits:?}");
 }
 
-/// Tablets are split, merged and moved much, while servers crash within the budget.
+/// Tablets are split, merged and moved much, in some worlds also by the coordinator itself, while
+/// servers crash within the budget.
 #[test]
 fn with_moves() {
     let mut audits = Audits::default();
@@ -196,6 +197,7 @@ fn with_moves() {
         shape.operations = 120;
         shape.habits.pause_ns /= 2;
         shape.habits.arrange_ppm = 500_000;
+        shape.rebalance_ns = [0, 300 * MS][rng.below(2) as usize];
         let options = Options { wire: any_wire(&mut rng), ..Options::default() };
         let run = run_crashing(world(seed, options, &shape), &mut rng, &shape, &mut audits);
         assert!(run.held, "no lease ends");

@@ -165,6 +165,7 @@ impl Machine for Coordinator {
             .chain(self.tables.deadline())
             .chain(self.recoveries.deadline())
             .chain(self.migrations.deadline())
+            .chain(self.rebalance_deadline().filter(|_| !idle))
             .min()
     }
 
@@ -173,6 +174,7 @@ impl Machine for Coordinator {
         self.repeat_calls(now);
         self.repeat_steps(now);
         self.repeat_migrations(now);
+        self.rebalance(now);
         if self.refusal.as_ref().is_some_and(|refusal| refusal.until <= now) {
             self.refusal = None;
             self.resume();

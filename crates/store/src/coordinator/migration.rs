@@ -79,10 +79,21 @@ impl Coordinator {
         if self.migrations.counts().0 >= MOST_OPEN || self.is_full_of_tablets(table, 2) {
             return self.fail(caller, Status::NoSpace, "the coordinator's limit is reached");
         }
+        let number = self.open_migration(table, (first, last), (source, target));
+        self.answer(caller, Moving { migration: number }.emit())
+    }
+
+    /// Lets a part of a table move. Returns the number of the migration.
+    pub(super) fn open_migration(
+        &mut self,
+        table: u64,
+        range: (u64, u64),
+        (source, target): (ServerId, ServerId),
+    ) -> u64 {
         let number = self.next_number();
         let migration = Migration {
             table,
-            range: (first, last),
+            range,
             source,
             target,
             state: MigrationState::Waiting,
@@ -95,7 +106,7 @@ impl Coordinator {
         };
         self.migrations.all.insert(number, migration);
         self.migrations.start();
-        self.answer(caller, Moving { migration: number }.emit())
+        number
     }
 
     /// Returns the table with this name and the owner of a range of its hashes.

@@ -30,6 +30,7 @@ mod machine;
 mod members;
 mod migration;
 mod migrations;
+mod rebalance;
 mod recovery;
 mod restore;
 mod restored;

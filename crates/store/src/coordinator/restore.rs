@@ -91,6 +91,7 @@ impl Coordinator {
             refusals: 0,
             seen: now,
             next_check: now,
+            next_rebalance: now,
         };
         let mut batch = Batch::default();
         batch.put(Key::Cluster, &this.cluster);

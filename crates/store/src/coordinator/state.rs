@@ -58,6 +58,9 @@ pub struct Config {
     /// The most bytes of a crashed server's log that one master recovers at a time. A longer log
     /// is divided into several partitions for each master, which reads the log for each of them.
     pub max_share_bytes: u64,
+    /// The time between two searches for a part of a table that has to move so that all servers
+    /// have equal shares, in nanoseconds. 0: nothing moves by itself.
+    pub rebalance_ns: u64,
 }
 
 impl Default for Config {
@@ -78,6 +81,7 @@ impl Default for Config {
             max_waiting: 65_536,
             min_share_bytes: 32 << 20,
             max_share_bytes: 4 << 30,
+            rebalance_ns: 0,
         }
     }
 }
@@ -161,6 +165,8 @@ pub struct Coordinator {
     pub(super) seen: Instant,
     /// The time of the next check of servers and leases.
     pub(super) next_check: Instant,
+    /// The time of the next search for a part of a table that has to move.
+    pub(super) next_rebalance: Instant,
 }
 
 impl Coordinator {

@@ -138,7 +138,11 @@ pub(super) fn relocate(
 }
 
 /// Moves parts of tables so that each server has an equal share of each.
-pub(super) fn rebalance(store: &mut Store, names: &[String]) -> Result<(), Fail> {
+pub(super) fn rebalance(
+    store: &mut Store,
+    without: Option<ServerId>,
+    names: &[String],
+) -> Result<(), Fail> {
     let up: Vec<_> =
         store.servers()?.iter().filter(|s| owns_tablets(s)).map(|s| s.server).collect();
     let names = match names {
@@ -153,7 +157,11 @@ pub(super) fn rebalance(store: &mut Store, names: &[String]) -> Result<(), Fail>
                 .next("wait until they are recovered: sprat status"));
         }
         let owned = owned.iter().map(|t| Owned { first: t.first, last: t.last, server: t.server });
-        let moves = balance::plan(&owned.collect::<Vec<_>>(), &up);
+        let staying: Vec<_> = up.iter().copied().filter(|&id| Some(id) != without).collect();
+        if staying.is_empty() {
+            return Err(Fail::new("no other server is up").next("start one: sprat server"));
+        }
+        let moves = balance::plan(&owned.collect::<Vec<_>>(), &staying);
         run(store, &name, &moves)?;
     }
     Ok(())

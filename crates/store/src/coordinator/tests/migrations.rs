@@ -229,3 +229,26 @@ fn a_migration_without_progress_is_given_up() {
     w.pass(90 * SECOND, &["x", "y"]);
     assert_eq!(w.migration(number).0, MigrationState::Failed);
 }
+
+/// A server that joins gets its share of each table, one part after the other.
+#[test]
+fn tables_are_balanced_by_themselves() {
+    let mut w = World::new(Config { rebalance_ns: SECOND, ..config() });
+    let x = w.enlist("x");
+    let (a, b) = (w.create("a", 1).unwrap(), w.create("b", 1).unwrap());
+    w.pass(3 * SECOND, &["x"]);
+    assert!(w.coordinator.migrations.all.is_empty(), "one server has everything");
+    let y = w.enlist("y");
+    for table in [a, b] {
+        w.pass(2 * SECOND, &["x", "y"]);
+        let mut open = w.coordinator.migrations.all.iter().filter(|(_, m)| m.is_open());
+        let (&number, _) = open.next().expect("a part moves");
+        assert!(open.next().is_none(), "one at a time");
+        let (moving, first, last) = w.migration(number).2;
+        assert_eq!((moving, first, last), (table, HALF, u64::MAX));
+        assert_eq!(w.moved(number, (x, y), Ending::Done), Status::Ok);
+        assert_eq!(w.tablets(table).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+    }
+    w.pass(5 * SECOND, &["x", "y"]);
+    assert!(w.coordinator.migrations.all.values().all(|m| !m.is_open()), "it is in balance");
+}
