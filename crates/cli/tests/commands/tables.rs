@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 use sprat_bench::process::wait_until;
 
-use crate::cluster::{Cluster, PATIENCE, lives, signal};
+use crate::cluster::{Cluster, PATIENCE, Running, errors, lives, run, signal, text, unique};
 
 /// Returns the lines of a command that writes one JSON object a line.
 fn lines(cluster: &Cluster, args: &[&str]) -> Vec<Value> {
@@ -143,4 +143,41 @@ fn what_cannot_be_arranged_is_refused() {
         cluster.fails(2, &wrong);
     }
     cluster.end();
+}
+
+/// A server that joins gets a part of each table from a coordinator that may move them.
+#[test]
+fn a_coordinator_balances_tables_by_itself() {
+    let (number, port) = unique(1);
+    let at = format!("tcp:host=127.0.0.1,port={port}");
+    let mut coordinator = Running::start(&["coordinator", "-C", &at, "--rebalance"]);
+    coordinator.wait_for("listening at");
+    let server = |n: u32| {
+        let locator = format!("fast+shm:name=test-{number}.{n}");
+        let mut server = Running::start(&["server", "-C", &at, "-L", &locator, "--memory", "64M"]);
+        server.wait_for("listening at");
+        server
+    };
+    let one = server(1);
+    let created = || run(&["table", "create", "t", "-C", &at]).status.success();
+    assert!(wait_until(PATIENCE, created));
+    for n in 0..20 {
+        let put = run(&["put", "t", &format!("key {n}"), "value", "-C", &at]);
+        assert!(put.status.success(), "{}", errors(&put));
+    }
+    let two = server(2);
+    let owners = || {
+        let tablets = text(&run(&["table", "tablets", "t", "-C", &at, "--json"]));
+        let one = |line: &str| -> Value { serde_json::from_str(line).unwrap_or_default() };
+        tablets.lines().map(|line| one(line)["server"].to_string()).collect::<BTreeSet<_>>()
+    };
+    assert!(wait_until(PATIENCE, || owners().len() == 2), "{:?}", owners());
+    for n in 0..20 {
+        let get = run(&["get", "t", &format!("key {n}"), "-C", &at]);
+        assert_eq!(text(&get).trim(), "value");
+    }
+    for mut process in [two, one, coordinator] {
+        process.signal("INT");
+        assert!(process.ended().success());
+    }
 }
