@@ -9,9 +9,10 @@
 //! - The coordinator sends no reply and calls no master before everything that they rest on is
 //!   durable: a reply waits for the last change that was issued before it, even the reply to a
 //!   query.
-//! - A tablet has one owner for its whole life, and that owner serves it only under a lease. The
-//!   coordinator declares a server crashed only after the server's lease has surely ended. So no
-//!   two servers ever answer for one key.
+//! - A tablet has one owner at a time, and that owner serves it only under a lease. The coordinator
+//!   declares a server crashed only after the server's lease has surely ended, and a migration
+//!   changes the owner only after the old one has closed the tablet. So no two servers ever answer
+//!   for one key.
 //! - Ids of tables, leases and lives of servers are never reused in one cluster. A coordinator that
 //!   lost its state is another cluster, with another random id that every message names.
 //! - A change that the disk does not take leaves no trace: memory returns to the durable state, and

@@ -4,9 +4,9 @@
 //! CreateTable ─► Creating (durable) ─► TakeTablet to each owner ─► Ready (durable) ─► reply
 //! DropTable   ─► Dropping (durable) ─► DropTablet to each owner ─► gone  (durable) ─► reply
 //! ```
-//! Invariants: a tablet's owner changes only while its table is `Creating`, before any reply has
-//! named its id. From then on the tablet belongs to one life of one server. After a crash of that
-//! server it is lost, or a recovery gives it to another server.
+//! Invariants: while its table is `Creating`, before any reply has named its id, a tablet goes to
+//! another server if its own is gone. From then on it belongs to one life of one server, until a
+//! recovery or a migration gives it to another one.
 //! The reply to a drop waits until no server can answer for the table any more.
 
 use alloc::format;
