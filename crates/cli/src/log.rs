@@ -13,6 +13,7 @@ use std::io::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
@@ -20,6 +21,8 @@ use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out;
 use sprat_sys::clock;
 
+/// The longest time that the end of a process waits for its log.
+const FLUSH: Duration = Duration::from_millis(200);
 /// The most messages that wait for the log's thread.
 const WAITING: usize = 256;
 
@@ -89,8 +92,14 @@ struct Log {
     dropped: AtomicU64,
 }
 
-/// A message with the time in milliseconds since 1970, and the number of those dropped before it.
-type Queued = (u64, Message, u64);
+/// A message for the log's thread, or a request.
+enum Queued {
+    /// A message with the time in milliseconds since 1970, and the number of those dropped before
+    /// it.
+    Message(u64, Message, u64),
+    /// Says when everything before it is written.
+    Flush(SyncSender<()>),
+}
 
 impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -117,7 +126,14 @@ pub(crate) fn begin(
 }
 
 fn write_queued(queued: &Receiver<Queued>) {
-    for (wall_ms, message, dropped) in queued {
+    for queued in queued {
+        let (wall_ms, message, dropped) = match queued {
+            Queued::Message(wall_ms, message, dropped) => (wall_ms, message, dropped),
+            Queued::Flush(written) => {
+                let _ = written.try_send(());
+                continue;
+            }
+        };
         if dropped > 0 {
             let text = format!("{dropped} messages were dropped: the log was full");
             write_at(wall_ms, &Message::new(Level::Warning, text));
@@ -135,8 +151,18 @@ pub(crate) fn write(message: &Message) {
 pub(crate) fn queue(message: Message) {
     let Some(log) = LOG.get() else { return write(&message) };
     let dropped = log.dropped.swap(0, Ordering::Relaxed);
-    if log.queue.try_send((clock::wall_ms(), message, dropped)).is_err() {
+    let queued = Queued::Message(clock::wall_ms(), message, dropped);
+    if log.queue.try_send(queued).is_err() {
         log.dropped.fetch_add(dropped + 1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until everything in the queue is written, for at most [`FLUSH`].
+pub(crate) fn flush() {
+    let (written, wait) = sync_channel(1);
+    let log = LOG.get();
+    if log.is_some_and(|log| log.queue.try_send(Queued::Flush(written)).is_ok()) {
+        let _ = wait.recv_timeout(FLUSH);
     }
 }
 

@@ -34,6 +34,7 @@ pub(super) fn run<M: Machine>(
     worker.run().map_err(|reason| Fail::new(reason).next(next))?;
     log::ends();
     end(&mut worker);
+    log::flush();
     Ok(())
 }
 
