@@ -47,10 +47,11 @@ pub fn plan(tablets: &[Owned], servers: &[ServerId]) -> Vec<Owned> {
     let mut surplus: Vec<_> =
         servers.iter().map(|&server| (server, held(server).saturating_sub(share))).collect();
     let mut moves = Vec::new();
-    for tablet in tablets {
+    'tablets: for tablet in tablets {
         let mut left = *tablet;
         let of_owner = surplus.iter_mut().find(|(server, _)| *server == tablet.server);
         // A server that is not in the list gives everything.
+        let is_leaving = of_owner.is_none();
         let mut all = tablet.len();
         let above = of_owner.map_or(&mut all, |(_, above)| above);
         while let Some((lack, to)) = lacking.last_mut() {
@@ -66,9 +67,13 @@ pub fn plan(tablets: &[Owned], servers: &[ServerId]) -> Vec<Owned> {
                 lacking.pop();
             }
             if first == left.first {
-                break;
+                continue 'tablets;
             }
             left.last = first - 1;
+        }
+        if is_leaving {
+            // Nothing stays there, however little it is.
+            moves.push(Owned { server: servers[0], ..left });
         }
     }
     moves
@@ -137,6 +142,7 @@ mod tests {
             let after = apply(&tablets, &plan(&tablets, &servers));
             let all: u128 = after.iter().map(Owned::len).sum();
             assert_eq!(all, ALL);
+            assert!(after.iter().all(|o| servers.contains(&o.server)), "nothing stays elsewhere");
             let slack = ALL / LEAST * 16;
             for &server in &servers {
                 let held: u128 = after.iter().filter(|o| o.server == server).map(Owned::len).sum();

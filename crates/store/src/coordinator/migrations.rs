@@ -12,6 +12,7 @@ use crate::types::ServerId;
 
 /// The number of migrations that are remembered after their ends.
 const MOST_ENDED: usize = 256;
+
 /// A migration of a part of a table.
 #[derive(Debug)]
 pub(super) struct Migration {

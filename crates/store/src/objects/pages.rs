@@ -79,7 +79,7 @@ impl Memory {
     /// Returns the page `number` of the tablet that leaves, in the format of the reply.
     ///
     /// # Errors
-    /// [`NoPage`]. The migration has to be given up.
+    /// [`NoPage`]. After [`NoPage::TooManyChanges`] the migration has to be given up.
     pub fn page(&mut self, me: (u64, ServerId), number: u64) -> Result<Vec<u8>, NoPage> {
         let mut leaving = self.leaving.take().ok_or(NoPage::OutOfOrder)?;
         let page = leaving.begin_page(number).map(|()| self.fill(&mut leaving, me));

@@ -113,8 +113,8 @@ fn a_part_of_a_table_moves_to_another_server() {
     assert_eq!(w.merge(HALF), Status::WrongTablets, "two servers own them");
     assert_eq!(w.move_to((0, u64::MAX), y), Err(Status::WrongTablets), "two tablets");
     assert_eq!(w.move_to((HALF, u64::MAX), y), Ok(0), "it is there");
-    let nobody = ServerId { index: 7, generation: 1 };
-    assert_eq!(w.move_to((HALF, u64::MAX), nobody), Err(Status::TooFewServers));
+    let unknown = ServerId { index: 7, generation: 1 };
+    assert_eq!(w.move_to((HALF, u64::MAX), unknown), Err(Status::TooFewServers));
     assert_eq!(w.move_to((9, 8), y), Err(Status::BadFormat));
 
     // All of it.
