@@ -38,11 +38,6 @@ const LISTED: &[(&str, &str, &str)] = &[
         "at its start a server waits until a killed one has lost its lock, which gives no sign",
     ),
     (
-        "crates/cli/src/commands/table/tablets.rs",
-        "thread::sleep",
-        "the coordinator gives no sign of the progress of a migration",
-    ),
-    (
         "crates/bench/src/cluster.rs",
         "thread::sleep",
         "servers join one by one, and the coordinator gives no sign of it",

@@ -1,21 +1,19 @@
 //! The tablets of a table: `sprat table tablets`, `split`, `merge`, `move`, `rebalance` and
 //! `migrations`.
 
-use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
 use sprat::kv::{MigrationInfo, MigrationState, ServerId, ServerInfo, TabletInfo, TabletState};
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
+use sprat_bench::process;
 use sprat_bench::store::Store;
 use sprat_bench::text::bytes;
 use sprat_store::balance::{self, Owned};
 
 use crate::progress::Progress;
 
-/// The pause between two questions for the progress of a migration.
-const POLL: Duration = Duration::from_millis(50);
 /// The number of key hashes.
 const ALL: f64 = 18_446_744_073_709_551_616.0;
 
@@ -197,21 +195,27 @@ fn run(store: &mut Store, name: &str, moves: &[Owned]) -> Result<(), Fail> {
 /// Waits for the end of a migration and shows its progress.
 fn wait(store: &mut Store, number: u64) -> Result<MigrationInfo, Fail> {
     let progress = Progress::new("moved", None);
-    let ended = loop {
-        let all = store.migrations()?;
-        let Some(migration) = all.into_iter().find(|migration| migration.number == number) else {
-            progress.end();
-            return Err(Fail::new("the coordinator does not know the migration any more")
-                .next("another one leads now: sprat table tablets NAME shows the owners"));
-        };
-        if matches!(migration.state, MigrationState::Done | MigrationState::Failed) {
-            break migration;
+    let mut found = Ok(None);
+    // The coordinator gives up a migration without progress.
+    process::wait_until(Duration::MAX, || {
+        found = store
+            .migrations()
+            .map(|all| all.into_iter().find(|migration| migration.number == number));
+        match &found {
+            Ok(Some(one))
+                if matches!(one.state, MigrationState::Waiting | MigrationState::Running) =>
+            {
+                progress.say(&format!("{} moved", bytes(one.bytes)));
+                false
+            }
+            _ => true,
         }
-        progress.say(&format!("{} moved", bytes(migration.bytes)));
-        thread::sleep(POLL);
-    };
+    });
     progress.end();
-    Ok(ended)
+    found?.ok_or_else(|| {
+        Fail::new("the coordinator does not know the migration any more")
+            .next("another one leads now: sprat table tablets NAME shows the owners")
+    })
 }
 
 /// Prints the migrations that are in progress or have ended a short while ago.
