@@ -134,10 +134,15 @@ impl Store {
 
     /// Returns the number of replicas that a server's log lacks now.
     pub fn missing_replicas(&mut self, server: &ServerInfo) -> Result<u64, Fail> {
+        self.counter(server, "replicas_missing")
+    }
+
+    /// Returns the value of one counter of a server, 0 if it has no counter of this name.
+    pub fn counter(&mut self, server: &ServerInfo, name: &str) -> Result<u64, Fail> {
         let counters = self.counters(server)?;
         let counters: serde_json::Value = serde_json::from_slice(&counters)
             .map_err(|error| Fail::new(format!("counters of {}: {error}", server.server)))?;
-        Ok(counters["replicas_missing"].as_u64().unwrap_or(0))
+        Ok(counters[name].as_u64().unwrap_or(0))
     }
 
     /// Returns true if all of `servers` servers are up, no other one is being recovered, and no

@@ -8,7 +8,7 @@ use sprat::trace::TraceRing;
 
 use super::lanes::{self, Exchange};
 use super::measure::{self, Figures, Lane};
-use super::options::Ycsb;
+use super::options::{Overwriting, Ycsb};
 use super::report::{Report, Row};
 use super::{local, net};
 use crate::baseline::Kernel;
@@ -26,6 +26,8 @@ pub(crate) struct Bench {
     pub(crate) rounds: u16,
     pub(crate) sizes: Vec<usize>,
     pub(crate) outstanding: usize,
+    /// The options of the test `overwrite`.
+    pub(crate) overwrite: Overwriting,
     pub(crate) sessions: usize,
     /// The numbers of clients that tests with several clients measure, one after the other.
     pub(crate) clients: Vec<usize>,

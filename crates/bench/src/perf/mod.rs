@@ -44,7 +44,7 @@ mod ycsb;
 use bench::Bench;
 pub use clusterperf::Name as ClusterPerf;
 pub use disk::Copies;
-pub use options::{Options, Test, Ycsb};
+pub use options::{Options, Overwriting, Test, Ycsb};
 use report::{Context, Report};
 
 /// Runs the tests of `sprat bench` that the options name.
@@ -73,6 +73,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         rounds: args.rounds,
         sizes: args.sizes.clone(),
         outstanding: args.outstanding,
+        overwrite: args.overwrite.clone(),
         sessions: args.sessions,
         clients: args.clients.clone(),
         message_sizes: args.message_sizes.clone(),
@@ -130,6 +131,7 @@ pub fn demo() -> Result<(), Fail> {
         rounds,
         sizes: Vec::new(),
         outstanding: 64,
+        overwrite: Overwriting::default(),
         sessions: 0,
         clients: Vec::new(),
         message_sizes: None,

@@ -128,6 +128,21 @@ impl Default for Ycsb {
     }
 }
 
+/// The options of the test `overwrite`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Overwriting {
+    /// Memory of the measured server, in bytes.
+    pub memory: u64,
+    /// The shares of the server's memory that are live, in percent, from the least on.
+    pub levels: Vec<u64>,
+}
+
+impl Default for Overwriting {
+    fn default() -> Self {
+        Self { memory: 1 << 30, levels: vec![25, 50, 80] }
+    }
+}
+
 /// The tests of one benchmark run, and the options of their measurements.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -162,6 +177,8 @@ pub struct Options {
     pub ycsb: Ycsb,
     /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
+    /// The options of the test `overwrite`.
+    pub overwrite: Overwriting,
     /// The replicas of the cluster that the run starts.
     pub copies: Copies,
     /// File that takes the results as JSON Lines; `-` is standard output, which then has no table.
@@ -193,6 +210,7 @@ impl Options {
             servers: 3,
             ycsb: Ycsb::default(),
             outstanding: 64,
+            overwrite: Overwriting::default(),
             copies: Copies::default(),
             json: None,
             html: None,

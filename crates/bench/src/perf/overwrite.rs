@@ -10,6 +10,9 @@
 //! the server has memory, so that the cleaner is at work as it is after hours of the same load. At
 //! 25 % the log takes new memory instead of cleaning for most of the time.
 //!
+//! The server counts turns of its loop by the processor time that they took. The test prints their
+//! number at each level.
+//!
 //! Before that, objects of 1 MB are written one after the other to a fresh server, whose log grows
 //! with them.
 
@@ -22,14 +25,12 @@ use sprat_store::objects::entry::{OBJECT, Record};
 use super::basic::{Objects, Set, key};
 use super::bench::Bench;
 use super::measure::{Figures, Lane, Sample, in_turns};
+use super::options::Overwriting;
 use super::report::Row;
 use crate::fail::Fail;
+use crate::store::Store;
 use crate::{memory, out};
 
-/// Memory of the measured server, in bytes.
-const MEMORY: u64 = 1 << 30;
-/// Shares of the server's memory that are live, in percent: the levels that the test measures.
-const LEVELS: [u64; 3] = [25, 50, 80];
 /// Bytes of an object's value.
 const SIZE: usize = 100;
 /// Bytes of a value that the test writes to a fresh server, so that its log grows.
@@ -39,9 +40,11 @@ const MIX: u64 = 8;
 
 /// Runs the test `overwrite` over all transports.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    let Overwriting { memory, levels } = bench.overwrite.clone();
     // The client and the processes need some memory besides.
-    if MEMORY / 2 * 3 > memory::available() {
-        let (needed, there) = (out::bytes(MEMORY / 2 * 3), out::bytes(memory::available()));
+    let needed = memory + (memory / 2).min(1 << 30);
+    if needed > memory::available() {
+        let (needed, there) = (out::bytes(needed), out::bytes(memory::available()));
         return Err(Fail::new(format!(
             "overwrite needs {needed} of memory, and there are {there}"
         )));
@@ -49,30 +52,31 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     for transport in bench.transports.clone() {
         growing(bench, &transport)?;
     }
-    bench.local.resize(MEMORY);
+    bench.local.resize(memory);
     let outstanding = bench.outstanding;
     bench.report.begin(format!(
         "overwrite: random overwrites of {SIZE} B, {outstanding} in progress, by the share of {} \
          that is live; reads: one of {MIX} operations",
-        out::bytes(MEMORY)
+        out::bytes(memory)
     ));
     let set = Set::fill(bench, SIZE, 1)?;
     let live = (OBJECT + key(0).len() + SIZE) as u64;
     let appended = live + Record::size(false) as u64;
-    let mut filled = 0;
-    for level in LEVELS {
-        let count = MEMORY / 100 * level / live;
+    let (mut filled, mut notes) = (0, Vec::new());
+    for level in levels {
+        let count = memory / 100 * level / live;
         let mut objects = set.over(bench, &bench.transports[0].clone())?;
         load(&mut objects, outstanding, |_, _| {
             filled += 1;
             (filled <= count).then_some(Step::Write(filled - 1))
         })?;
         filled = count;
-        let mut left = MEMORY / appended;
+        let mut left = memory / appended;
         load(&mut objects, outstanding, |objects, _| {
             left = left.checked_sub(1)?;
             Some(Step::Write(objects.rng.below(count)))
         })?;
+        let mut turns = Turns::read(&mut objects.store)?;
         for transport in bench.transports.clone() {
             let mut objects = set.over(bench, &transport)?;
             objects.count = count;
@@ -87,19 +91,60 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
                 let name = format!("overwrite.{name}.{level}");
                 bench.report.row(Row::new(name, &transport, Some(SIZE), figures))?;
             }
+            let after = Turns::read(&mut objects.borrow_mut().store)?;
+            notes.push(format!("{level} %, {transport}: {}", after.since(&turns)));
+            turns = after;
         }
     }
     set.end()?;
-    bench.report.end()
+    bench.report.end()?;
+    bench.report.print("turns of the server's loop by their processor time:")?;
+    notes.iter().try_for_each(|note| bench.report.print(&format!("  {note}")))
+}
+
+/// The turns of a server's loop since its start, by the processor time that they took.
+struct Turns([u64; TURNS.len()]);
+
+/// The counters of turns, each with the least time of its turns.
+const TURNS: [(&str, &str); 6] = [
+    ("turns_from_100us", "100 µs"),
+    ("turns_from_200us", "200 µs"),
+    ("turns_from_500us", "500 µs"),
+    ("stalls", "1 ms"),
+    ("stalls_from_4ms", "4 ms"),
+    ("stalls_from_16ms", "16 ms"),
+];
+
+impl Turns {
+    /// Reads the counters of the cluster's first server.
+    fn read(store: &mut Store) -> Result<Self, Fail> {
+        let servers = store.servers()?;
+        let server = servers.first().ok_or_else(|| Fail::new("the cluster has no server"))?;
+        let mut turns = [0; TURNS.len()];
+        for (turns, (name, _)) in turns.iter_mut().zip(TURNS) {
+            *turns = store.counter(server, name)?;
+        }
+        Ok(Self(turns))
+    }
+
+    /// Describes the turns since `before`.
+    fn since(&self, before: &Self) -> String {
+        let counts = self.0.iter().zip(&before.0).zip(TURNS);
+        let text: Vec<_> = counts
+            .map(|((after, before), (_, least))| format!("{} from {least}", after - before))
+            .collect();
+        text.join(", ")
+    }
 }
 
 /// Writes objects of 1 MB to a fresh server until half of its memory is full.
 fn growing(bench: &mut Bench, transport: &str) -> Result<(), Fail> {
-    bench.local.resize(MEMORY);
+    let memory = bench.overwrite.memory;
+    bench.local.resize(memory);
     bench.report.begin(format!("growing: writes of new objects of 1 MB, {transport}"));
     let set = Set::fill(bench, LARGE, 1)?;
     let mut objects = set.over(bench, transport)?;
-    let mut left = 0..MEMORY / 2 / LARGE as u64;
+    let mut left = 0..memory / 2 / LARGE as u64;
     let [_, writes] = load(&mut objects, 1, |_, _| left.next().map(Step::Write))?;
     let figures = Figures::of(&[writes]);
     bench.report.row(Row::new("growing.write", transport, Some(LARGE), &figures))?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use sprat::server::MAX_REPLICAS;
 use sprat_bench::fail::Fail;
-use sprat_bench::perf::{self, Copies, Options, Test};
+use sprat_bench::perf::{self, Copies, Options, Overwriting, Test};
 use sprat_bench::rdma;
 use sprat_bench::units::{data, size};
 
@@ -13,6 +13,7 @@ mod args;
 mod clusterperf;
 mod ycsb;
 
+use crate::options::server_memory;
 use args::{Objects, Outstanding, Plain, ReadWrite, Replicas, Sizes, Target};
 
 /// Measure latency and throughput, each figure beside what the machine allows.
@@ -101,7 +102,8 @@ pub(crate) enum Bench {
     Ycsb(ycsb::Ycsb),
     #[command(flatten)]
     ClusterPerf(clusterperf::Tests),
-    /// Measure random overwrites by the share of a server's memory that is live (takes 1.5 GiB).
+    /// Measure random overwrites by the share of a server's memory that is live (takes 1.5 GiB by
+    /// default).
     #[command(after_help = "Example:
   sprat bench overwrite --transport fast+shm --seconds 5")]
     Overwrite(Overwrites),
@@ -282,6 +284,20 @@ pub(crate) struct Clients {
 /// Options of `sprat bench overwrite`.
 #[derive(Args, Debug)]
 pub(crate) struct Overwrites {
+    /// Memory of the measured server
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = server_memory)]
+    memory: u64,
+
+    /// Shares of the memory that are live, in percent, the least first
+    #[arg(
+        long,
+        value_name = "P,P…",
+        value_delimiter = ',',
+        default_value = "25,50,80",
+        value_parser = clap::value_parser!(u64).range(1..=95)
+    )]
+    live: Vec<u64>,
+
     #[command(flatten)]
     outstanding: Outstanding,
     #[command(flatten)]
@@ -392,6 +408,7 @@ impl Bench {
             Self::Ycsb(args) => args.options(),
             Self::ClusterPerf(test) => test.options(),
             Self::Overwrite(args) => Options {
+                overwrite: Overwriting { memory: args.memory, levels: args.live.clone() },
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Overwrite)
             },

@@ -49,6 +49,10 @@ const UPTIME: Counter = Counter {
 
 /// The catalogue rows of the counters of a process. All of them only grow.
 const PROCESS: &[Counter] = totals! {
+    turns_from_100us Events
+        "Turns of the process's loop that used the processor for 100 µs or longer."
+    turns_from_200us Events "Such turns that took 200 µs or longer."
+    turns_from_500us Events "Such turns that took 500 µs or longer."
     stalls Events
         "Turns of the process's loop that used the processor for 1 ms or longer: nothing else \
          was served meanwhile."

@@ -1,24 +1,26 @@
 //! The watchdog of a worker's loop: turns that take long.
 //!
 //! ```text
-//! turn begins ─► … ─► next turn begins: 1 ms after the last mark? ─► read the processor clock
-//!                                       if the turn took more than 1 ms: a stall, or preempted
+//! turn begins ─► … ─► next turn begins: 100 µs after the last mark? ─► read the processor clock
+//!                                       if the turn took more than 100 µs: count it
+//!                                       if it took more than 1 ms: a stall, or preempted
 //! ```
-//! A turn pays a comparison with the clock's reading that the loop has. Each millisecond of work
-//! ends with a *mark*: readings of the wall clock and of the thread's own processor clock at one
-//! moment. What the wall clock has gained on the processor clock since the mark before a long turn
-//! is time in which the thread did not run: another thread had the processor, the process was
-//! stopped, or the kernel made it wait. A turn that used the processor itself for too long is a
-//! *stall*. The others are *preempted*.
+//! A turn pays a comparison with the clock's reading that the loop has. Each 100 µs of work end
+//! with a *mark*: readings of the wall clock and of the thread's own processor clock at one moment.
+//! What the wall clock has gained on the processor clock since the mark before a long turn is time
+//! in which the thread did not run: another thread had the processor, the process was stopped, or
+//! the kernel made it wait. A turn that used the processor itself for a millisecond is a *stall*.
+//! Shorter ones are counted by length. The others are *preempted*.
 //!
-//! Up to a millisecond that the thread lost between the mark and the turn's begin counts as the
-//! turn's. Sleep is not part of a turn, and neither is the time for which the loop yields. A sleep
+//! Up to 100 µs that the thread lost between the mark and the turn's begin count as the turn's. Sleep is not part of a turn, and neither is the time for which the loop yields. A sleep
 //! that ends much later than it was to end counts as preempted, too, and so does a long yield.
 
 use sprat_proto::Instant;
-use sprat_proto::time::{MS, SECOND};
+use sprat_proto::time::{MS, SECOND, US};
 
-/// The time in nanoseconds from which a turn is long, and after which the clocks are marked again.
+/// The time in nanoseconds after which the clocks are marked again, and from which a turn counts.
+const MARK_NS: u64 = 100 * US;
+/// The time in nanoseconds from which a turn is a stall.
 const LONG_NS: u64 = MS;
 /// The time in nanoseconds from which a turn is reported in which the thread did not run. Shorter
 /// ones are ordinary where threads share processors.
@@ -50,6 +52,8 @@ pub(super) type Report = Box<dyn FnMut(&Stall) + Send>;
 /// The counters of long turns.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
+    /// The turns that used the processor for at least 100, 200 and 500 µs.
+    from: [u64; 3],
     stalls: u64,
     /// The stalls of at least 4, 16, 64 and 256 ms.
     longer: [u64; 4],
@@ -61,6 +65,9 @@ pub(crate) struct Turns {
 impl Turns {
     /// Calls `each` with the name and the value of every counter.
     pub(super) fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("turns_from_100us", self.from[0]);
+        each("turns_from_200us", self.from[1]);
+        each("turns_from_500us", self.from[2]);
         each("stalls", self.stalls);
         each("stalls_from_4ms", self.longer[0]);
         each("stalls_from_16ms", self.longer[1]);
@@ -73,6 +80,9 @@ impl Turns {
 
     /// Counts a turn that took long.
     fn count(&mut self, processor_ns: u64, preempted_ns: u64) {
+        for (count, us) in self.from.iter_mut().zip([100, 200, 500]) {
+            *count += u64::from(processor_ns >= us * US);
+        }
         if processor_ns >= LONG_NS {
             self.stalls += 1;
             self.stall_ns += processor_ns;
@@ -130,7 +140,7 @@ impl Stalls {
     /// Turns the watchdog on: the loop runs from now on.
     pub(super) fn start(&mut self, now: Instant, processor_ns: u64) {
         self.mark = (now, processor_ns);
-        self.mark_at = now.after(LONG_NS);
+        self.mark_at = now.after(MARK_NS);
         self.began = now;
     }
 
@@ -158,8 +168,8 @@ impl Stalls {
         let took_ns = now.since(self.began);
         let lost_ns = now.since(self.mark.0).saturating_sub(processor_ns - self.mark.1);
         self.mark = (now, processor_ns);
-        self.mark_at = now.after(LONG_NS);
-        if took_ns < LONG_NS {
+        self.mark_at = now.after(MARK_NS);
+        if took_ns < MARK_NS {
             return None;
         }
         let preempted_ns = lost_ns.min(took_ns);
