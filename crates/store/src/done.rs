@@ -30,10 +30,12 @@ pub(crate) enum Task {
     Replication,
     /// Calls to the coordinator are made and answered.
     Membership,
+    /// Transactions of silent clients are decided.
+    Transactions,
 }
 
 /// All tasks, in the order of their codes, with their names for people.
-const TASKS: [(Task, &str); 7] = [
+const TASKS: [(Task, &str); 8] = [
     (Task::Growth, "growth of the hash table"),
     (Task::Sweep, "removal of dropped tablets"),
     (Task::Expiry, "removal of expired objects"),
@@ -41,6 +43,7 @@ const TASKS: [(Task, &str); 7] = [
     (Task::Recovery, "recovery"),
     (Task::Replication, "replication"),
     (Task::Membership, "calls to the coordinator"),
+    (Task::Transactions, "transactions of silent clients"),
 ];
 
 /// The operations and the tasks of the last turn that had any.

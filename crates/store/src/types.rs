@@ -10,14 +10,45 @@ pub const MAX_VALUE: usize = 1 << 20;
 /// The most parts of a multi-operation.
 pub const MAX_PARTS: usize = 1 << 16;
 
+/// The most objects of a transaction.
+pub const MAX_TRANSACTION: usize = 256;
+
+/// The most bytes of keys and values in a transaction.
+pub const MAX_TRANSACTION_BYTES: usize = 4 << 20;
+
 /// The id of a table, never used again after the table is dropped. 0 names no table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct TableId(pub u64);
 
 impl TableId {
-    /// The last table id: the log has 40 bits for it. A thousand new tables a second reach it in 35
+    /// The last table id: the log has 39 bits for it. A thousand new tables a second reach it in 17
     /// years.
-    pub const MAX: Self = Self((1 << 40) - 1);
+    pub const MAX: Self = Self(Self::RECORDS - 1);
+
+    /// The bit of an id under which a master keeps records of transactions.
+    const RECORDS: u64 = 1 << 39;
+
+    /// Returns the id under which a master keeps the records of transactions on objects of this
+    /// table.
+    #[must_use]
+    pub fn records(self) -> Self {
+        Self(self.0 | Self::RECORDS)
+    }
+
+    /// Returns true if objects under this id are records of transactions.
+    #[must_use]
+    #[inline]
+    pub fn is_records(self) -> bool {
+        self.0 & Self::RECORDS != 0
+    }
+
+    /// Returns the id of the table whose objects the records of transactions under this id are
+    /// about. The id of a table is its own.
+    #[must_use]
+    #[inline]
+    pub fn base(self) -> Self {
+        Self(self.0 & !Self::RECORDS)
+    }
 }
 
 /// One life of one server. A restarted server gets a new generation, so that it cannot be taken for

@@ -107,6 +107,9 @@ pub enum Answer<'b> {
     Page(Page<'b>),
     /// The results of a multi-operation's parts.
     Parts(Parts),
+    /// The answer to a transaction that was committed: the new version of each object that it
+    /// wrote, in the order of its parts. Those of its other parts have no meaning.
+    Committed(Vec<Version>),
     /// The bytes of an echo, or the counters of a server as a JSON object.
     Bytes(Value<'b>),
 }
@@ -165,6 +168,7 @@ impl Answer<'_> {
             Self::Loss(loss) => Answer::Loss(loss),
             Self::Page(page) => Answer::Page(page.into_owned()),
             Self::Parts(parts) => Answer::Parts(parts),
+            Self::Committed(versions) => Answer::Committed(versions),
             Self::Bytes(bytes) => Answer::Bytes(bytes.into_owned()),
         }
     }

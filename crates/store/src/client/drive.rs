@@ -91,6 +91,9 @@ impl Client {
         if self.slots[index as usize].kind == Kind::Bundle {
             return self.bundle_ended(now, index, result);
         }
+        if self.slots[index as usize].kind == Kind::Step {
+            return self.step_ended(now, index, result);
+        }
         match result {
             Ok(reply) => self.answered(now, index, reply),
             Err(error) => self.failed(now, index, error),
@@ -158,7 +161,7 @@ impl Client {
             self.timers.pop_first();
             let slot = &mut self.slots[index as usize];
             slot.extra().timer = None;
-            if slot.deadline <= now {
+            if slot.deadline <= now && slot.kind != Kind::Transaction {
                 self.end_late(index);
             } else {
                 slot.state = State::Ready;

@@ -5,7 +5,9 @@ use alloc::format;
 use alloc::string::String;
 
 use crate::message::Status;
-use crate::types::{Lifetime, MAX_KEY, MAX_PARTS, MAX_VALUE, Version};
+use crate::types::{
+    Lifetime, MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE, Version,
+};
 
 /// The reason why an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,6 +39,28 @@ pub enum Error {
     /// The multi-operation has too many parts. Nothing was sent: use several multi-operations.
     #[error("the multi-operation has {0} parts, the limit is {MAX_PARTS}")]
     TooManyParts(usize),
+    /// The transaction has no object, or too many. Nothing was sent.
+    #[error("the transaction has {0} objects; it can have 1 to {MAX_TRANSACTION}")]
+    BadTransaction(usize),
+    /// The keys and values of the transaction are too long in sum, or longer than a segment of a
+    /// server's log has room for. Nothing was changed.
+    #[error(
+        "the transaction has {0} bytes, more than the limit of {MAX_TRANSACTION_BYTES} or than a \
+         server has room for at once"
+    )]
+    TransactionTooLong(usize),
+    /// An object of the transaction is not as the transaction needs it: another operation has
+    /// changed it, or is about to. Nothing was changed. Read the objects again, and repeat.
+    #[error("object {part} of the transaction has changed or is about to: {why}")]
+    Conflict {
+        /// The index of the object in the transaction.
+        part: usize,
+        /// The condition that the object does not meet; [`Status::Locked`] if another transaction is
+        /// about to change it; [`Status::Aborted`] if this one took too long.
+        why: Status,
+        /// The version of the object, 0 if it does not exist.
+        version: Version,
+    },
     /// The operation is not in progress: the client returned its outcome before, or it was
     /// cancelled.
     #[error("the operation is not in progress: its outcome was given before, or it was cancelled")]

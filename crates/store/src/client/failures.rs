@@ -89,7 +89,7 @@ impl Client {
                 self.try_again(now, index, 0);
                 return None;
             }
-            Status::Retry | Status::Starting => {
+            Status::Retry | Status::Starting | Status::Locked => {
                 self.pause(now, index, 0);
                 return None;
             }

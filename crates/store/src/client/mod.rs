@@ -21,6 +21,7 @@
 
 mod answer;
 mod bundle;
+mod commit;
 mod counters;
 mod cursor;
 mod drive;
@@ -38,6 +39,7 @@ mod start;
 mod state;
 #[cfg(test)]
 mod tests;
+mod transaction;
 mod values;
 
 pub use answer::{
@@ -51,5 +53,7 @@ pub use parts::{Part, PartAnswer, PartRequest, Parts};
 pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};
+pub use transaction::TransactionPart;
 
 pub use crate::message::list::Listed;
+pub use crate::message::transaction::Change;

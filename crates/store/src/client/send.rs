@@ -39,7 +39,9 @@ pub struct Call {
 impl Client {
     /// Queues the call of an operation, or parks or ends the operation if it cannot be sent.
     pub(super) fn send(&mut self, now: Instant, index: u32) {
-        if let Some(peer) = self.prepare(now, index) {
+        if self.slots[index as usize].kind == Kind::Transaction {
+            self.advance(now, index);
+        } else if let Some(peer) = self.prepare(now, index) {
             let slot = &self.slots[index as usize];
             if slot.part_of.is_some() && slot.long().is_none() {
                 self.bundle(now, index, peer);
@@ -76,7 +78,7 @@ impl Client {
             Kind::Server(request) if request.has_tablet() => {
                 self.prepare_object(now, index, request)
             }
-            Kind::Server(_) => Some(slot.place),
+            Kind::Server(_) | Kind::Step => Some(slot.place),
             _ => Some(0),
         }
     }
@@ -127,7 +129,9 @@ impl Client {
                 bytes.extend_from_slice(&slot.bytes);
                 Message::from(bytes)
             }
-            Kind::Bundle => core::mem::take(&mut self.slots[index as usize].bytes).into(),
+            Kind::Bundle | Kind::Step => {
+                core::mem::take(&mut self.slots[index as usize].bytes).into()
+            }
             _ => self.control_message(now, index).into(),
         };
         if let Some(value) = self.slots[index as usize].long() {
@@ -245,7 +249,7 @@ impl Client {
 
 impl Client {
     /// Parks an operation until `for_what` has answered, or until its deadline.
-    fn park(&mut self, index: u32, for_what: WaitedFor) {
+    pub(super) fn park(&mut self, index: u32, for_what: WaitedFor) {
         let deadline = self.slots[index as usize].deadline;
         self.slots[index as usize].state = State::Parked(for_what);
         self.set_timer(index, deadline);
@@ -276,7 +280,7 @@ impl Client {
     }
 
     #[cold]
-    fn park_for_tablets(&mut self, index: u32) {
+    pub(super) fn park_for_tablets(&mut self, index: u32) {
         let slot = &self.slots[index as usize];
         let (op, table) = (op(index, slot), slot.place);
         enqueue(&mut self.routes.tables[table as usize].parked, &self.slots, op);
@@ -304,7 +308,7 @@ impl Client {
     }
 
     #[cold]
-    fn without_owner(&mut self, now: Instant, index: u32, owner: Owner) {
+    pub(super) fn without_owner(&mut self, now: Instant, index: u32, owner: Owner) {
         match owner {
             Owner::Lost => self.refuse(index, Error::TabletLost),
             Owner::Unreachable(text) => self.refuse(index, Error::NoTransport(text)),
@@ -343,7 +347,7 @@ impl Client {
         let waited_for = match (slot.state, slot.kind) {
             _ if self.owner_of(index) == Some(&Owner::Recovering) => WaitedFor::Recovery,
             (State::Parked(what), _) => what,
-            (_, kind) if kind.is_object() => WaitedFor::Server,
+            (_, kind) if kind.is_object() || kind == Kind::Transaction => WaitedFor::Server,
             (_, Kind::Server(_)) if slot.place != 0 => WaitedFor::Server,
             _ => WaitedFor::Coordinator,
         };
@@ -362,7 +366,7 @@ impl Client {
     pub(super) fn peer_of(&self, index: u32) -> Option<u32> {
         let slot = &self.slots[index as usize];
         if !slot.kind.is_object() {
-            let has_peer = matches!(slot.kind, Kind::Server(_) | Kind::Bundle);
+            let has_peer = matches!(slot.kind, Kind::Server(_) | Kind::Bundle | Kind::Step);
             return Some(if has_peer { slot.place } else { 0 });
         }
         if let Some(Owner::Peer(peer)) = self.owner_of(index) { Some(*peer) } else { None }

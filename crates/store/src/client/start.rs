@@ -354,6 +354,7 @@ impl Client {
         match self.live(op.0) {
             Some(index) if !self.slots[index as usize].kind.is_own() => {
                 let before = self.in_progress();
+                self.cancel_transaction(index);
                 self.end_parts(index);
                 self.end(index);
                 self.counters.cancelled += (before - self.in_progress()) as u64;

@@ -17,6 +17,7 @@ use super::op::Op;
 use super::parts::{PartOf, Results};
 use super::rifl::Rifl;
 use super::routes::Routes;
+use super::transaction::{Step, Transaction};
 use super::values::{LongValue, Values};
 use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
@@ -142,6 +143,9 @@ pub(super) enum Kind {
     Multi,
     /// The client itself sends several parts of multi-operations to one master.
     Bundle,
+    Transaction,
+    /// The client itself sends some objects of a transaction to one master.
+    Step,
 }
 
 impl Kind {
@@ -159,7 +163,7 @@ impl Kind {
 
     /// Returns true if the client started the operation for itself.
     pub(super) fn is_own(self) -> bool {
-        matches!(self, Self::Tablets | Self::Lease | Self::Bundle)
+        matches!(self, Self::Tablets | Self::Lease | Self::Bundle | Self::Step)
     }
 
     /// Returns true if an operation of this kind can leave a change behind though its reply is
@@ -234,6 +238,9 @@ pub(super) struct Extra {
     pub(super) results: Results,
     /// The parts of multi-operations that a bundle has.
     pub(super) bundled: Vec<Op>,
+    /// The transaction, and for a request of one to a master the objects there.
+    pub(super) transaction: Option<Box<Transaction>>,
+    pub(super) step: Option<Step>,
 }
 
 impl Slot {
@@ -481,6 +488,9 @@ impl Client {
         }
         if let Some(value) = extra.long {
             self.values.release(value.place);
+        }
+        if let Some(transaction) = &extra.transaction {
+            self.end_numbers(transaction);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::message::migration::{
     FindTablet, ListMigrations, MergeTablets, MoveTablet, SplitTablet,
 };
 use crate::message::recovery::{AcceptLoss, RecoveryEnded};
+use crate::message::transaction::FindOwner;
 use crate::message::{Opcode, Status};
 
 impl Coordinator {
@@ -56,6 +57,7 @@ impl Coordinator {
                 self.list_migrations(caller, &ListMigrations::parse(payload)?)
             }
             Opcode::FindTablet => self.find_tablet(caller, &FindTablet::parse(payload)?),
+            Opcode::FindOwner => self.find_owner(caller, &FindOwner::parse(payload)?),
             _ => return Err(Status::UnknownOpcode),
         })
     }

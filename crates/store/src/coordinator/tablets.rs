@@ -12,6 +12,7 @@ use super::table::{MOST_TABLETS, Table};
 use crate::message::Status;
 use crate::message::control;
 use crate::message::migration::{MergeTablets, SplitTablet};
+use crate::message::transaction::{FindOwner, Owner};
 
 /// A refusal: its status, and a text for people.
 type Refusal = (Status, &'static str);
@@ -34,6 +35,23 @@ impl Coordinator {
     pub(super) fn is_full_of_tablets(&self, table: u64, more: usize) -> bool {
         let of_table = self.tables.by_id.get(&table).map_or(0, |table| table.tablets.len());
         self.tables.tablets + more > self.config.max_tablets || of_table + more > MOST_TABLETS
+    }
+
+    /// Tells a server which server has an object.
+    pub(super) fn find_owner(&mut self, caller: Caller, request: &FindOwner) -> Option<Message> {
+        if request.cluster != self.cluster.id {
+            let text = "this server is not in the cluster";
+            return self.fail(caller, Status::NotInCluster, text);
+        }
+        let table = self.tables.by_id.get(&request.table.0);
+        let table = table.filter(|table| table.stage != Stage::Dropping);
+        let mut tablets = table.into_iter().flat_map(|table| &table.tablets);
+        let tablet = tablets.find(|t| (t.first..=t.last).contains(&request.hash));
+        let slot = tablet.and_then(|tablet| Some((tablet.server, self.servers.up(tablet.server)?)));
+        let (server, data) =
+            slot.map_or_else(Default::default, |(server, slot)| (server, slot.data.as_str()));
+        let reply = Owner { server, gone: table.is_none(), data }.emit();
+        self.answer(caller, reply)
     }
 
     /// Divides a tablet in two.

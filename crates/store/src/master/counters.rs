@@ -23,6 +23,13 @@ pub(crate) struct Counters {
     pub(crate) appends: u64,
     pub(crate) touches: u64,
     pub(crate) swaps: u64,
+    pub(crate) commits: u64,
+    pub(crate) conflicts: u64,
+    pub(crate) prepares: u64,
+    pub(crate) validations: u64,
+    pub(crate) decisions: u64,
+    pub(crate) resolutions: u64,
+    pub(crate) silent: u64,
     pub(crate) enumerations: u64,
     pub(crate) multis: u64,
     pub(crate) echoes: u64,
@@ -30,13 +37,23 @@ pub(crate) struct Counters {
     pub(crate) repeated: u64,
     pub(crate) late: u64,
     /// The number of refused requests, by status code.
-    refused: [u64; 32],
+    refused: Refusals,
+}
+
+/// A counter for each status code.
+#[derive(Debug)]
+struct Refusals([u64; 64]);
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self([0; 64])
+    }
 }
 
 impl Counters {
     /// Counts a refused request under its status.
     pub(crate) fn refused(&mut self, status: Status) {
-        if let Some(count) = self.refused.get_mut(status as usize) {
+        if let Some(count) = self.refused.0.get_mut(status as usize) {
             *count += 1;
         }
     }
@@ -111,6 +128,21 @@ catalogue! {
     appends Total Requests = counters.appends, "Appends that were executed.";
     touches Total Requests = counters.touches, "Touches that were executed.";
     swaps Total Requests = counters.swaps, "Swaps that were executed.";
+    commits Total Requests = counters.commits, "Transactions that were committed here.";
+    conflicts Total Requests = counters.conflicts,
+        "Requests of transactions that were refused because an object had changed or was locked.";
+    prepares Total Requests = counters.prepares,
+        "Requests of transactions to lock objects that were executed.";
+    validations Total Requests = counters.validations,
+        "Requests of transactions to check objects that were read.";
+    decisions Total Requests = counters.decisions,
+        "Decisions on transactions that were executed on objects here.";
+    resolutions Total Requests = counters.resolutions,
+        "Questions of other servers for the decision on a transaction.";
+    transactions_silent Total Events = counters.silent,
+        "Records of transactions of which the server took care because the client was silent.";
+    transactions Level Records = memory.transactions.len() as u64,
+        "Records of transactions: locked objects, and commits that are not known everywhere.";
     expired Total Objects = memory.expired, "Objects that were removed because they had expired.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
     multis Total Requests = counters.multis,
@@ -185,7 +217,7 @@ pub(super) fn list(
     each(counters, memory, cleaned, replicas, &mut |counter, value| {
         list.push((counter.name.to_owned(), value));
     });
-    for (code, &count) in counters.refused.iter().enumerate().filter(|&(_, &count)| count > 0) {
+    for (code, &count) in counters.refused.0.iter().enumerate().filter(|&(_, &count)| count > 0) {
         if let Some(status) = Status::from_code(code as u8) {
             list.push((format!("{REFUSED}{status:?}"), count));
         }

@@ -199,6 +199,12 @@ impl Master {
                 return output;
             }
         }
+        if self.resolving.pending {
+            let output = self.next_for_transactions(now);
+            if output.is_some() {
+                return output;
+            }
+        }
         if self.recovery.pending
             && let (Some(cluster), Some(server)) =
                 (self.membership.cluster(), self.membership.server())
@@ -321,6 +327,10 @@ impl Machine for Master {
             // There may be bytes to replay, or objects to sweep.
             self.busy = true;
             return;
+        } else if self.resolving.is_mine(tag) {
+            self.done.task(now, Task::Transactions);
+            self.take_for_transaction(now, tag, result);
+            return;
         } else if self.departure.is_mine(tag) {
             self.take_fate(now, result);
             return;
@@ -342,6 +352,7 @@ impl Machine for Master {
         !self.out.is_empty()
             || self.replication.pending && self.pause().is_none()
             || self.recovery.pending
+            || self.resolving.pending
             || self.syncs.is_due()
     }
 
@@ -394,6 +405,7 @@ impl Machine for Master {
         let replication = replication.max(self.pause().unwrap_or(Instant::ZERO));
         let next = next.min(replication).min(self.recovery.deadline());
         let next = next.min(self.departure.deadline());
+        let next = next.min(self.resolving.deadline(&self.memory));
         let next = next.min(self.backup.scrub_deadline()).min(self.expiry.deadline(&self.memory));
         (next != Instant::NEVER).then_some(next)
     }
@@ -407,6 +419,7 @@ impl Machine for Master {
         if self.backup.scrub(now) {
             self.reports.look();
         }
+        self.begin_resolving(now);
         let growing = self.memory.grow(GROW_LINES);
         let sweeping = self.memory.sweep(SWEEP_LINES);
         // While requests arrive, writes pay for cleaning, and a tick adds little.

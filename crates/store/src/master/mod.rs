@@ -33,6 +33,7 @@ mod state;
 mod syncs;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod wall;
 
 pub use counters::{COUNTERS, REFUSED};

@@ -22,6 +22,7 @@ use super::membership::{COORDINATOR, Membership};
 use super::recovery::Recovery;
 use super::replication::{MAX_REPLICAS, Replication};
 use super::syncs::Syncs;
+use super::transactions::Resolving;
 use super::wall::{Wall, WallClock};
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
 use crate::done::Done;
@@ -153,6 +154,7 @@ pub struct Master {
     pub(super) gather: Option<Gather>,
     pub(crate) recovery: Recovery,
     pub(super) departure: Departure,
+    pub(super) resolving: Resolving,
     pub(crate) gated: VecDeque<Gated>,
     pub(crate) out: VecDeque<Output>,
     pub(crate) counters: Counters,
@@ -230,6 +232,7 @@ impl Master {
             gather: is_on_disk.then(Gather::default),
             recovery: Recovery::default(),
             departure: Departure::default(),
+            resolving: Resolving::default(),
             gated: VecDeque::new(),
             out,
             counters: Counters::default(),

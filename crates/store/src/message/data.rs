@@ -61,11 +61,26 @@ impl RejectRules {
         if le || ne { Err(Status::WrongVersion) } else { Ok(()) }
     }
 
-    fn flags(&self) -> u8 {
+    pub(crate) fn flags(&self) -> u8 {
         u8::from(self.doesnt_exist)
             | u8::from(self.exists) << 1
             | u8::from(self.version_le_given) << 2
             | u8::from(self.version_ne_given) << 3
+    }
+
+    /// Returns the rules with these flags.
+    #[inline]
+    pub(crate) fn of_flags(flags: u8, given_version: Version) -> Result<Self, Status> {
+        if flags & !0xf != 0 {
+            return Err(Status::BadFormat);
+        }
+        Ok(Self {
+            given_version,
+            doesnt_exist: flags & 1 != 0,
+            exists: flags & 2 != 0,
+            version_le_given: flags & 4 != 0,
+            version_ne_given: flags & 8 != 0,
+        })
     }
 }
 
@@ -167,16 +182,10 @@ impl Target {
 
     #[inline]
     pub(crate) fn parse(wire: &TargetWire) -> Result<Self, Status> {
-        if wire.rules & !0xf != 0 || wire.zeros != [0; 3] {
+        if wire.zeros != [0; 3] {
             return Err(Status::BadFormat);
         }
-        let rules = RejectRules {
-            given_version: Version(wire.given_version.get()),
-            doesnt_exist: wire.rules & 1 != 0,
-            exists: wire.rules & 2 != 0,
-            version_le_given: wire.rules & 4 != 0,
-            version_ne_given: wire.rules & 8 != 0,
-        };
+        let rules = RejectRules::of_flags(wire.rules, Version(wire.given_version.get()))?;
         Ok(Self { cluster: wire.cluster.get(), table: TableId(wire.table.get()), rules })
     }
 }

@@ -89,6 +89,14 @@ codes! {
         Swap = 13,
         /// The server reads an object and the rest of its lifetime.
         ReadExpiring = 14,
+        /// The server locks objects for a transaction.
+        Prepare = 15,
+        /// The server commits a transaction.
+        Commit = 16,
+        /// The server checks that objects have not changed.
+        Validate = 17,
+        /// The server learns the decision on a transaction.
+        Decide = 18,
         /// A server joins the cluster.
         Enlist = 64,
         /// A server renews its lease.
@@ -129,6 +137,8 @@ codes! {
         ListMigrations = 82,
         /// A server asks what has become of a tablet that leaves it.
         FindTablet = 83,
+        /// A server asks for the server of an object.
+        FindOwner = 84,
         /// The coordinator orders a master to take a tablet.
         TakeTablet = 128,
         /// The coordinator orders a master to drop a tablet and its objects.
@@ -157,6 +167,8 @@ codes! {
         OpenRing = 199,
         /// A master takes over objects of a tablet from the one that owns it.
         PullTablet = 200,
+        /// A master asks another one if a transaction is committed.
+        Resolve = 201,
     }
 }
 
@@ -232,6 +244,12 @@ codes! {
         StaleTerm = 31,
         /// The tablets are not as the request needs them.
         WrongTablets = 32,
+        /// An object of the transaction is not as the transaction needs it.
+        Conflict = 33,
+        /// A transaction is about to change the object. Try again later.
+        Locked = 34,
+        /// The transaction was given up, for its client was silent for too long.
+        Aborted = 35,
     }
 }
 
@@ -270,6 +288,9 @@ impl fmt::Display for Status {
             Self::NoRecovery => "the tablets have another owner",
             Self::NotLeader => "the coordinator does not lead",
             Self::StaleTerm => "another coordinator has replaced the sender of the order",
+            Self::Conflict => "an object of the transaction has changed",
+            Self::Locked => "a transaction is about to change the object",
+            Self::Aborted => "the transaction was given up, for its client was silent",
             Self::WrongTablets => "the tablets are not as that needs them",
         })
     }
@@ -285,3 +306,4 @@ pub mod multi;
 pub mod recovery;
 pub mod replica;
 pub mod ring;
+pub mod transaction;

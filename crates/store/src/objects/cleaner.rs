@@ -478,7 +478,8 @@ fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full>
         | Entry::Header(_)
         | Entry::Object(..)
         | Entry::Digest(_)
-        | Entry::Change(_) => {}
+        | Entry::Change(_)
+        | Entry::Group(_) => {}
     }
     Ok(())
 }
@@ -526,7 +527,7 @@ fn alone(
     // A table that is gone needs no place for the record.
     let hash = tablets.hash(table, key).unwrap_or_default();
     let outcome = Outcome { status: Status::Ok, version, sum };
-    Completion { once, table, hash, outcome, old: &[] }
+    Completion { once, table: table.base(), hash, outcome, old: &[] }
 }
 
 /// Writes a completion to the survivor segment: the one at `at`, or that for the record of the

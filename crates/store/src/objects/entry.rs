@@ -13,6 +13,7 @@
 //! 5 digest    8 segment id u32 | 12 length u32 | and so on for all segments of the log
 //! 6 change    as a digest, with the segments that are new in the log, and those that left it
 //!             (length 0)
+//! 6 group     with bit 5: 8 length u32 of the entries that follow
 //! 7 object    as 2, with the time at which it expires
 //! record      0 lease u40 | 5 rpc u48 | 11 rpc - ack u16 | [13 sum 8 B]
 //! kind        bits 0..2 as above | bit 3 the record, or the completion, has an old value
@@ -31,6 +32,9 @@
 //! The record of a swap has the version of the object before as its sum, and the value of that
 //! object as its old value, unless that is empty. So a repetition of the swap gets them wherever
 //! the record is.
+//!
+//! The entries behind a group's count together or not at all: if the segment ends before the last of
+//! them, a replay ends before the first.
 //!
 //! The two highest bits of a kind are not part of the entry: a master marks there what is dead in
 //! its own memory, so that the cleaner skips it without a look-up. Checksums take them as 0, and a
@@ -97,6 +101,10 @@ const KIND_COMPLETION: u8 = 4;
 const KIND_DIGEST: u8 = 5;
 const KIND_CHANGE: u8 = 6;
 const KIND_EXPIRING: u8 = 7;
+/// The kind of a group: that of a change, which has no sum, with the bit of one.
+const KIND_GROUP: u8 = KIND_CHANGE | HAS_SUM;
+/// The length in bytes of the entry before the entries of a group.
+pub const GROUP: usize = HEAD + size_of::<u32>();
 /// The length in bytes of the time at which an object expires.
 const EXPIRES: usize = 6;
 
@@ -251,6 +259,9 @@ pub enum Entry<'a> {
     Digest(Digest<'a>),
     /// The segments by which the log differs from the digest before.
     Change(Digest<'a>),
+    /// The entries in the next bytes, this number of them, count together or not at all: if the
+    /// segment ends before, none does.
+    Group(usize),
 }
 
 fn head(kind: u8, entry_len: usize) -> HeadWire {
@@ -291,7 +302,7 @@ pub fn put_tombstone(out: &mut [u8], tombstone: &Tombstone<'_>, record: Option<&
 #[inline]
 fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record<'_>>) {
     let Object { table, version, older, key, value, expires } = *object;
-    debug_assert!(table <= TableId::MAX && version <= Version::MAX);
+    debug_assert!(table.base() <= TableId::MAX && version <= Version::MAX);
     let flags = match record {
         None => 0,
         Some(Record { sum: None, .. }) => HAS_RECORD,
@@ -355,6 +366,14 @@ pub fn put_completion(out: &mut [u8], completion: &Completion<'_>) {
     let (sum_out, rest) = rest.split_at_mut(outcome.sum.map_or(0, |_| SUM));
     sum_out.copy_from_slice(outcome.sum.as_ref().map_or(&[], |sum| sum));
     rest.copy_from_slice(old);
+}
+
+/// Writes the entry before the entries of a group, which have `len` bytes together. It fills `out`,
+/// and the cleaner takes it as dead.
+pub fn put_group(out: &mut [u8], len: usize) {
+    let (fixed, rest) = out.split_at_mut(HEAD);
+    fixed.copy_from_slice(head(KIND_GROUP | DEAD, GROUP).as_bytes());
+    rest.copy_from_slice(&(len as u32).to_be_bytes());
 }
 
 /// Copies the object or tombstone at the start of `entry` to `out`, which it fills, with another
@@ -509,6 +528,10 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
         }
         KIND_CHANGE if kind & (HAS_RECORD | HAS_SUM | HAS_OLD) == 0 => {
             Entry::Change(Digest::parse(whole)?)
+        }
+        KIND_CHANGE if kind & !(DEAD | RECORD_DEAD) == KIND_GROUP => {
+            let len = whole.get(HEAD..)?.try_into().ok()?;
+            Entry::Group(u32::from_be_bytes(len) as usize)
         }
         _ => return None,
     };

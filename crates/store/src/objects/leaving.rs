@@ -45,6 +45,7 @@ const MOST_CHANGED: usize = 64 << 20;
 /// The removal of an object that was sent before.
 #[derive(Clone, Debug)]
 pub(super) struct Removed {
+    pub(super) table: TableId,
     pub(super) version: Version,
     pub(super) key: Vec<u8>,
 }
@@ -200,8 +201,8 @@ impl Leaving {
     #[cold]
     pub(super) fn note_removal(&mut self, hash: KeyHash, tombstone: &Tombstone<'_>) {
         if self.has_sent(tombstone.table, hash) {
-            let (version, key) = (tombstone.version, tombstone.key.to_vec());
-            self.changes.remove(Removed { version, key });
+            let Tombstone { table, version, key, .. } = *tombstone;
+            self.changes.remove(Removed { table, version, key: key.to_vec() });
         }
     }
 

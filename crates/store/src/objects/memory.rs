@@ -18,6 +18,7 @@ use crate::message::Status;
 use crate::message::list::object_head;
 use crate::objects::entry::{self, Completion, Entry, OBJECT, Object, Tombstone};
 use crate::objects::leaving::Leaving;
+use crate::objects::locks::Transactions;
 use crate::objects::log::Log;
 use crate::objects::rifl::Results;
 use crate::objects::segment::Location;
@@ -56,6 +57,8 @@ pub struct Memory {
     pub tablets: Tablets,
     /// The outcomes of mutations, which the master remembers.
     pub results: Results,
+    /// The transactions that are prepared or not known to have ended everywhere, and their locks.
+    pub transactions: Transactions,
     /// The number of objects that were removed because they had expired.
     pub expired: u64,
     /// The tablet that another master takes over, if there is one.
@@ -71,7 +74,8 @@ impl Memory {
         // A line of the table for every 8 KiB of log; more when there are many small objects.
         let table = HashTable::new(log.capacity_bytes() / 2048);
         let (tablets, results) = (Tablets::default(), Results::default());
-        Self { log, table, tablets, results, expired: 0, leaving: None, sweep: None }
+        let transactions = Transactions::default();
+        Self { log, table, tablets, results, transactions, expired: 0, leaving: None, sweep: None }
     }
 
     // Objects.
@@ -102,10 +106,10 @@ impl Memory {
             let next_line = self.table.walk(listing.next, &mut line);
             sorted.extend(line.iter().filter_map(|&at| {
                 let object = self.log.object(at);
-                let hash = self.tablets.hash(object.table, object.key)?;
-                let position = spread(object.table, hash);
-                (tablet.contains(object.table, hash) && position >= listing.next)
-                    .then_some((position, at))
+                let table = Some(object.table).filter(|&table| table == tablet.table)?;
+                let hash = self.tablets.hash(table, object.key)?;
+                let position = spread(table, hash);
+                (tablet.contains(table, hash) && position >= listing.next).then_some((position, at))
             }));
             sorted.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
             for (index, &(position, at)) in sorted.iter().enumerate() {
@@ -181,6 +185,9 @@ impl Memory {
                 if self.tablets.is_dropped(table, hash)
                     && let Some(place) = self.table.place(spread(table, hash), at)
                 {
+                    if table.is_records() {
+                        self.transactions.forget(object.key);
+                    }
                     self.table.remove(place);
                     self.log.dead(at, len);
                 }
@@ -213,12 +220,12 @@ pub(super) fn object_of_record(
     at: Location,
 ) -> Option<(TableId, KeyHash)> {
     match entry::parse(log.bytes(at))? {
-        (Entry::Completion(Completion { table, hash, .. }), _) => Some((table, hash)),
+        (Entry::Completion(Completion { table, hash, .. }), _) => Some((table.base(), hash)),
         (
             Entry::Object(Object { table, key, .. }, _)
             | Entry::Tombstone(Tombstone { table, key, .. }, _),
             _,
-        ) => Some((table, tablets.hash(table, key)?)),
+        ) => Some((table.base(), tablets.hash(table, key)?)),
         _ => None,
     }
 }

@@ -2,16 +2,19 @@
 
 pub mod blocks;
 pub mod cleaner;
+pub mod commit;
 pub mod entry;
 pub mod expiry;
 pub mod leaving;
 mod loans;
+pub mod locks;
 pub mod log;
 pub mod memory;
 pub mod mutate;
 pub mod number;
 pub mod pages;
 pub mod partition;
+pub mod record;
 pub mod rifl;
 pub mod segment;
 pub mod table;

@@ -212,10 +212,26 @@ impl Memory {
         let record_len = record.map_or(0, Record::entry_len);
         let (at, memory) = self.log.append(len + record_len, purpose)?;
         entry::put_object(memory, object, record);
-        self.log.live(at, len);
+        self.place(object, hash, before, at);
+        Ok(at)
+    }
+
+    /// Makes the object whose entry is at `at` the one of its key, in the place of `before`.
+    #[inline(always)]
+    pub(super) fn place(
+        &mut self,
+        object: &Object<'_>,
+        hash: KeyHash,
+        before: Option<&Before>,
+        at: Location,
+    ) {
+        self.log.live(at, object.entry_len());
         self.log.expires(at, object.expires);
         if let Some(leaving) = &mut self.leaving {
             leaving.note_change(object.table, hash);
+        }
+        if object.table.is_records() {
+            self.transactions.add(object.table.base(), object.key, object.value);
         }
         match before {
             Some(before) => {
@@ -228,7 +244,6 @@ impl Memory {
                 self.table.insert(spread(object.table, hash), at, hash_of);
             }
         }
-        Ok(at)
     }
 
     fn remove(&mut self, mutation: &Mutation<'_>, before: &Before) -> Result<Outcome, Status> {
@@ -274,15 +289,24 @@ impl Memory {
         let record_len = record.map_or(0, Record::entry_len);
         let (at, memory) = self.log.append(len + record_len, purpose)?;
         entry::put_tombstone(memory, tombstone, record);
-        self.log.live_tombstone(at, len, tombstone.older);
+        self.buried(tombstone, before, at);
+        Ok(at)
+    }
+
+    /// Removes the object `before`, whose tombstone is at `at`.
+    #[inline]
+    pub(super) fn buried(&mut self, tombstone: &Tombstone<'_>, before: &Before, at: Location) {
+        self.log.live_tombstone(at, tombstone.entry_len(), tombstone.older);
         self.table.remove(before.place);
         self.log.dead(before.at, before.len);
+        if tombstone.table.is_records() {
+            self.transactions.forget(tombstone.key);
+        }
         if let Some(leaving) = &mut self.leaving
             && let Some(hash) = self.tablets.hash(tombstone.table, tombstone.key)
         {
             leaving.note_removal(hash, tombstone);
         }
-        Ok(at)
     }
 
     /// Records the outcome of a mutation that puts nothing in the place of the object `before`.
@@ -311,7 +335,7 @@ impl Memory {
 
     /// Records the outcome of a mutation. Its record at `at` has an old value of `old` bytes.
     #[inline(always)]
-    fn completed(&mut self, once: Once, outcome: Outcome, at: Location, old: usize) {
+    pub(super) fn completed(&mut self, once: Once, outcome: Outcome, at: Location, old: usize) {
         self.log.live_record(at, old);
         self.results.done(once, outcome, at, self.log.tail());
     }

@@ -13,7 +13,7 @@ use super::segment::{Location, Span};
 use super::table::spread;
 use super::tablet::Tablet;
 use crate::message::migration::{PAGE, Page, Progress};
-use crate::types::{ServerId, TableId};
+use crate::types::ServerId;
 
 /// The number of bytes from which on a page is full. One more object goes in. Tests have small
 /// memories.
@@ -60,8 +60,8 @@ impl<'a> Writer<'a> {
         self.put(object.entry_len(), |out| entry::copy(out, bytes, Span::default()));
     }
 
-    fn tombstone(&mut self, table: TableId, removed: &Removed) {
-        let Removed { version, ref key } = *removed;
+    fn tombstone(&mut self, removed: &Removed) {
+        let Removed { table, version, ref key } = *removed;
         let tombstone = Tombstone { table, version, older: Span::default(), key };
         self.put(tombstone.entry_len(), |out| entry::put_tombstone(out, &tombstone, None));
     }
@@ -116,10 +116,10 @@ impl Memory {
         black_box(line.iter().fold(0, |read, &at| read ^ self.log.bytes(at)[0]));
         let position = |&at: &Location| {
             let object = self.log.object(at);
-            let same = Some(object.table).filter(|&table| table == tablet.table)?;
-            let hash = self.tablets.hash(same, object.key)?;
-            let position = spread(same, hash);
-            (tablet.contains(same, hash) && position >= walk).then_some((position, at))
+            let table = Some(object.table).filter(|table| table.base() == tablet.table)?;
+            let hash = self.tablets.hash(table, object.key)?;
+            let position = spread(table, hash);
+            (tablet.contains(table, hash) && position >= walk).then_some((position, at))
         };
         let mut objects: Vec<_> = line.iter().filter_map(position).collect();
         objects.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
@@ -141,7 +141,7 @@ impl Memory {
         while !page.is_full()
             && let Some(removed) = changes.next_removed()
         {
-            page.tombstone(table, &removed);
+            page.tombstone(&removed);
             sent.remove(removed);
         }
         let mut found = Vec::new();
@@ -151,13 +151,15 @@ impl Memory {
             }
             let Some(hash) = changes.next_changed() else { break };
             found.clear();
-            self.table.find(spread(table, hash), |at| {
-                found.push(at);
-                false
-            });
+            for table in [table, table.records()] {
+                self.table.find(spread(table, hash), |at| {
+                    found.push(at);
+                    false
+                });
+            }
             for &at in &found {
                 let object = self.log.object(at);
-                let is_it = object.table == table
+                let is_it = object.table.base() == table
                     && self.tablets.hash(object.table, object.key) == Some(hash);
                 if is_it {
                     page.object(at, &object);

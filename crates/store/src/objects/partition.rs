@@ -148,12 +148,14 @@ impl Partition {
 
     /// Returns true if a tablet of the partition is of `table`.
     fn has_table(&self, table: TableId) -> bool {
+        let table = table.base();
         let at = self.tablets.partition_point(|(tablet, _)| tablet.table < table);
         self.tablets.get(at).is_some_and(|(tablet, _)| tablet.table == table)
     }
 
     /// Returns true if an entry of `table` under `hash` in the segment `id` counts.
     fn has(&self, table: TableId, hash: KeyHash, id: SegmentId) -> bool {
+        let table = table.base();
         let is_before =
             |(tablet, _): &(Tablet, SegmentId)| (tablet.table, tablet.first) <= (table, hash.0);
         let behind = self.tablets.partition_point(is_before);
@@ -273,6 +275,12 @@ impl Memory {
                 (table, Some(hash).filter(|&hash| partition.has(table, hash, id)))
             }
             Entry::Digest(_) | Entry::Change(_) => (TableId(0), None),
+            Entry::Group(len) => {
+                if bytes.len() - entries.at() < len {
+                    entries.end_at(bytes.len());
+                }
+                (TableId(0), None)
+            }
         };
         let spread = hash.map_or(0, |hash| spread(table, hash));
         Some(Candidate { entry, hash, spread, behind: *entries })
@@ -390,6 +398,7 @@ impl Memory {
     ) -> Result<(), Full> {
         let Some(Record { once, sum, old }) = record else { return Ok(()) };
         let outcome = Outcome { status: Status::Ok, version, sum };
+        let table = table.base();
         self.replay_completion(partition, &Completion { once, table, hash, outcome, old })
     }
 

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
+use crate::objects::record::RecordKey;
 use crate::types::{HashKey, KeyHash, TableId, Version};
 
 /// The number of former tablets from which on the master does not tell them apart.
@@ -26,10 +27,11 @@ pub struct Tablet {
 }
 
 impl Tablet {
-    /// Returns true if the object of `table` under `hash` belongs to the tablet.
+    /// Returns true if the object of `table` under `hash` belongs to the tablet. The record of a
+    /// transaction belongs to the tablet of the object that it is about.
     #[must_use]
     pub fn contains(&self, table: TableId, hash: KeyHash) -> bool {
-        self.table == table && (self.first..=self.last).contains(&hash.0)
+        self.table == table.base() && (self.first..=self.last).contains(&hash.0)
     }
 
     /// Returns true if a hash belongs to both tablets.
@@ -117,9 +119,21 @@ impl Tablets {
 
     /// Returns the hash of `key` in `table`, even if its tablet was dropped and not swept yet.
     /// `None` means that the table is unknown, so that no object of it exists.
+    ///
+    /// The hash of a transaction's record is that of the object that it is about.
     #[must_use]
     pub fn hash(&self, table: TableId, key: &[u8]) -> Option<KeyHash> {
-        self.index(table).ok().map(|index| self.tables[index].hasher.hash(key))
+        let index = self.index(table.base()).ok()?;
+        if table.is_records() {
+            return Some(RecordKey::parse(key)?.hash);
+        }
+        Some(self.tables[index].hasher.hash(key))
+    }
+
+    /// Returns true if the master serves the objects of `table` under `hash`.
+    #[must_use]
+    pub fn serves(&self, table: TableId, hash: KeyHash) -> bool {
+        self.owns(Tablet { table, first: hash.0, last: hash.0 })
     }
 
     /// Returns true if the master owns all of `tablet`.

@@ -19,6 +19,7 @@ use crate::message::recovery::{
 };
 use crate::message::replica::{FreeReplica, WriteReplica};
 use crate::message::ring::OpenRing;
+use crate::message::transaction::{Decide, Resolve};
 use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
 
@@ -39,6 +40,7 @@ mod tablets;
 #[cfg(test)]
 pub(crate) mod tests;
 mod touch;
+mod transaction;
 mod write;
 
 pub use append::Append;
@@ -53,6 +55,7 @@ pub use remove::Remove;
 pub use stats::Stats;
 pub use swap::Swap;
 pub use touch::Touch;
+pub use transaction::{Commit, Prepare, Validate};
 pub use write::Write;
 
 /// Declares the functions by which a master finds an operation by its opcode.
@@ -130,6 +133,10 @@ master_operations! {
         ReadExpiring => ReadExpiring<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
+        Prepare => Prepare<'_>,
+        Commit => Commit<'_>,
+        Validate => Validate<'_>,
+        Decide => Decide<'_>,
         Echo => Echo<'_>,
         Stats => Stats,
     }
@@ -148,6 +155,7 @@ master_operations! {
         ReplicaDamaged,
         OpenRing,
         PullTablet,
+        Resolve,
     }
 }
 

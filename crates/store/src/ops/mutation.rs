@@ -13,10 +13,11 @@ use crate::message::Status;
 use crate::message::data::{Once, Target, head, result_head};
 use crate::objects::cleaner::STEP;
 use crate::objects::entry::{MAX_RPC, Outcome};
+use crate::objects::locks::Access;
 use crate::objects::memory::{self, Memory};
 use crate::objects::mutate::{Change, Mutation};
 use crate::objects::rifl::Verdict;
-use crate::types::LeaseId;
+use crate::types::{LeaseId, WallTime};
 
 /// Executes a mutation exactly once.
 pub(super) fn execute(
@@ -38,12 +39,7 @@ pub(super) fn execute(
     )?;
     let Memory { log, tablets, results, .. } = &mut master.memory;
     let hash = tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
-    if once.rpc > MAX_RPC {
-        return Err(Status::BadFormat);
-    }
-    if once.lease.0 == 0 || once.lease > LeaseId::MAX {
-        return Err(Status::ExpiredLease);
-    }
+    check_identity(once)?;
     match results.check(call.now, once, |at| log.dead_record(at)) {
         Verdict::New => {}
         Verdict::Done(outcome, end) if master.is_acknowledged(target.table, end) => {
@@ -54,6 +50,9 @@ pub(super) fn execute(
         Verdict::Done(..) | Verdict::TooFar => return Err(Status::Retry),
         Verdict::Stale => return Err(Status::StaleRpc),
         Verdict::Unknown => return Ok(Executed::Suspended(once.lease)),
+    }
+    if master.memory.transactions.is_locked(target.table, hash, Access::Change) {
+        return Err(Status::Locked);
     }
     match change {
         Change::Write(..) => master.counters.writes += 1,
@@ -69,7 +68,8 @@ pub(super) fn execute(
     master.replication.check(call.now, &master.memory.log)?;
     let before = master.may_lag(call.now, target.table);
     let wall = master.wall(call.now);
-    let outcome = mutate(master, call.now, &Mutation { target, once, key, hash, change, wall });
+    let mutation = Mutation { target, once, key, hash, change, wall };
+    let outcome = with_room(master, call.now, wall, |memory| memory.mutate(&mutation));
     master.busy |= master.cleaner.pay(&mut master.memory);
     if let (Change::Append(_), Err(Status::ValueTooLong)) = (change, outcome) {
         // The refusal tells how long the value is, which has to be durable as for a verdict.
@@ -81,26 +81,44 @@ pub(super) fn execute(
     Ok(Executed::Changed(before))
 }
 
-/// Executes a mutation that is new. If memory is full, a step of background work goes first, even
-/// if this machine is never idle.
+/// Checks that the log has room for the identity of a mutation.
 #[inline]
-fn mutate(master: &mut Master, now: Instant, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
+pub(super) fn check_identity(once: Once) -> Result<(), Status> {
+    if once.rpc > MAX_RPC {
+        return Err(Status::BadFormat);
+    }
+    if once.lease.0 == 0 || once.lease > LeaseId::MAX {
+        return Err(Status::ExpiredLease);
+    }
+    Ok(())
+}
+
+/// Makes a change of the memory. If memory is full, a step of background work goes first, even if
+/// this machine is never idle.
+#[inline]
+pub(super) fn with_room<T>(
+    master: &mut Master,
+    now: Instant,
+    wall: WallTime,
+    mut change: impl FnMut(&mut Memory) -> Result<T, Status>,
+) -> Result<T, Status> {
     let Master { memory, cleaner, expiry, .. } = master;
-    let outcome = memory.mutate(mutation);
+    let outcome = change(memory);
     match outcome {
         Err(Status::Retry) => {
             cleaner.step(memory, STEP);
-            let outcome = memory.mutate(mutation);
-            let is_full = outcome == Err(Status::Retry) && !cleaner.wanted(memory);
+            let outcome = change(memory);
+            let is_full = matches!(outcome, Err(Status::Retry)) && !cleaner.wanted(memory);
             if is_full { Err(Status::NoSpace) } else { outcome }
         }
-        Err(Status::NoSpace) if expiry.hurry(memory, now, mutation.wall) => {
+        Err(Status::NoSpace) if expiry.hurry(memory, now, wall) => {
             // Tombstones of what has expired may need a segment.
             cleaner.step(memory, STEP);
-            let hope = expiry.make_room(memory, now, mutation.wall) || cleaner.wanted(memory);
+            let hope = expiry.make_room(memory, now, wall) || cleaner.wanted(memory);
             master.busy |= hope;
-            let outcome = memory.mutate(mutation);
-            if hope && outcome == Err(Status::NoSpace) { Err(Status::Retry) } else { outcome }
+            let outcome = change(memory);
+            let is_full = matches!(outcome, Err(Status::NoSpace));
+            if hope && is_full { Err(Status::Retry) } else { outcome }
         }
         outcome => outcome,
     }

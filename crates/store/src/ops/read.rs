@@ -16,6 +16,7 @@ use crate::master::Master;
 use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
 use crate::message::{Opcode, Status};
 use crate::objects::entry::OBJECT;
+use crate::objects::locks::Access;
 use crate::objects::memory;
 use crate::types::{TableId, Version, WallTime};
 
@@ -73,6 +74,9 @@ pub(super) fn read<const WITH_LIFETIME: bool>(
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(key, &[])?;
     let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
+    if master.memory.transactions.is_locked(target.table, hash, Access::Read) {
+        return Err(Status::Locked);
+    }
     let Some((place, at)) = master.memory.find(target.table, hash, key) else {
         return Ok(missing(target, reply));
     };

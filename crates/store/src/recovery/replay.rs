@@ -13,7 +13,7 @@ use sprat_proto::wire::checksum::Crc32c;
 
 use crate::message::Status;
 use crate::message::data::Once;
-use crate::objects::entry::{self, Completion, Entry, Outcome, Record};
+use crate::objects::entry::{self, Completion, Entry, GROUP, Outcome, Record};
 use crate::types::{LeaseId, TableId, Version};
 
 /// The reason why the replay of a segment is not possible: an entry is malformed, cut off, or has a
@@ -68,7 +68,12 @@ impl Replay {
         if end != bytes.len() {
             return Err(Damaged);
         }
-        for (_, entry) in entry::replay(self.crc32c, bytes) {
+        for (at, entry) in entry::replay(self.crc32c, bytes) {
+            if let Entry::Group(len) = entry
+                && bytes.len() < at + GROUP + len
+            {
+                break;
+            }
             self.entry(&entry);
         }
         Ok(())
@@ -95,9 +100,9 @@ impl Replay {
             Entry::Completion(completion) => {
                 self.raise(Version(completion.outcome.version.0 + 1));
                 let Completion { once, table, outcome, old, .. } = completion;
-                self.completed(once, (table, outcome, old.to_vec()));
+                self.completed(once, (table.base(), outcome, old.to_vec()));
             }
-            Entry::Digest(_) | Entry::Change(_) => {}
+            Entry::Digest(_) | Entry::Change(_) | Entry::Group(_) => {}
         }
     }
 
@@ -111,7 +116,7 @@ impl Replay {
         self.raise(Version(version.0 + 1));
         if let Some(Record { once, sum, old }) = record {
             let outcome = Outcome { status: Status::Ok, version, sum };
-            self.completed(once, (table, outcome, old.to_vec()));
+            self.completed(once, (table.base(), outcome, old.to_vec()));
         }
     }
 

@@ -36,6 +36,11 @@ impl Entries {
         self.at
     }
 
+    /// Skips the entries up to the offset `at`.
+    pub(in crate::objects) fn end_at(&mut self, at: usize) {
+        self.at = at;
+    }
+
     /// Returns the next entry of `segment` and its offset. Returns `None`, and stays, at the end of
     /// the bytes, or before an entry that is malformed or has a wrong checksum.
     pub fn next<'a>(&mut self, crc32c: Crc32c, segment: &'a [u8]) -> Option<(usize, Entry<'a>)> {

@@ -1,0 +1,461 @@
+//! The client's side of transactions: it leads each one through its phases.
+//!
+//! ```text
+//!  objects of one master       Commit ─► done
+//!  of several, with changes    Prepare to the others ─► Commit to the first ─► Decide to the others
+//!  without changes             Validate to all ─► done
+//! ```
+//!
+//! The transaction is committed when the master of the first object that changes says so. A phase
+//! ends when all of its calls have ended. A phase whose calls failed is repeated after a pause. If
+//! tablets have moved, the objects are sent to their new masters, which know what was executed.
+//!
+//! Invariants: a commit is sent only when all objects of other masters are prepared. The numbers of
+//! the objects are not acknowledged before the transaction has ended for the program.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::{Payload, RpcError};
+
+use super::answer::{Answer, Done};
+use super::error::{Error, WaitedFor};
+use super::op::Op;
+use super::routes::Owner;
+use super::state::{Client, Kind, State as Waiting, enqueue, op};
+use super::transaction::{Object, Phase, State, Step, Transaction, TransactionPart, check_sizes};
+use crate::message::data::{Refusal, accepted};
+use crate::message::transaction::{
+    self, Answered, Decision, Participant, answered, decide, part_answer,
+};
+use crate::message::{Opcode, Status};
+
+/// The objects of a transaction that one master has: its peer, and their indices.
+type Group = (u32, Vec<usize>);
+
+impl Client {
+    /// Starts a transaction: all changes are made, or none if an object is not as its rules say.
+    /// The answer is [`Answer::Committed`]. A transaction that meets another state ends with
+    /// [`Error::Conflict`].
+    pub fn transact(&mut self, parts: &[TransactionPart<'_>], deadline: Instant) -> Op {
+        let index = self.begin(Kind::Transaction, 0, deadline);
+        let op = op(index, &self.slots[index as usize]);
+        if let Err(error) = check_sizes(parts) {
+            self.refuse(index, error);
+            return op;
+        }
+        let objects = parts.iter().map(|part| Object::new(part, self.routes.table(part.table)));
+        let transaction = Transaction::new(objects.collect());
+        self.slots[index as usize].extra().transaction = Some(Box::new(transaction));
+        self.start(index);
+        op
+    }
+
+    /// Sends the calls of a transaction's phase.
+    #[cold]
+    pub(super) fn advance(&mut self, now: Instant, index: u32) {
+        let Some((op, mut it)) = self.take_transaction(index) else { return };
+        if self.slots[index as usize].deadline <= now {
+            return self.end_transaction_late(index, &it);
+        }
+        if let Some(groups) = self.groups(now, index, &mut it)
+            && self.number(now, index, &mut it)
+        {
+            self.slots[index as usize].state = Waiting::Calling;
+            self.send_phase(now, index, &mut it, groups);
+        }
+        self.keep_transaction(op, it);
+    }
+
+    /// Takes a transaction out of its slot, so that it can be changed beside the client.
+    fn take_transaction(&mut self, index: u32) -> Option<(Op, Box<Transaction>)> {
+        let slot = &mut self.slots[index as usize];
+        let op = op(index, slot);
+        Some((op, slot.extra.as_mut()?.transaction.take()?))
+    }
+
+    /// Puts a transaction back into its slot, or acknowledges its numbers if it has ended.
+    fn keep_transaction(&mut self, op: Op, it: Box<Transaction>) {
+        match self.live(op.0) {
+            Some(index) => self.slots[index as usize].extra().transaction = Some(it),
+            None => self.end_numbers(&it),
+        }
+    }
+
+    /// Lets the masters of a transaction that is cancelled unlock its objects, unless it may be
+    /// committed.
+    pub(super) fn cancel_transaction(&mut self, index: u32) {
+        let extra = self.slots[index as usize].extra.as_mut();
+        let Some(it) = extra.and_then(|extra| extra.transaction.take()) else { return };
+        if it.phase == Phase::Preparing {
+            self.give_up(&it);
+        }
+        self.end_numbers(&it);
+    }
+
+    /// Returns the objects by their masters. Parks or ends the transaction if a master is not known.
+    fn groups(&mut self, now: Instant, index: u32, it: &mut Transaction) -> Option<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::new();
+        for (number, object) in it.objects.iter_mut().enumerate() {
+            let table = &self.routes.tables[object.place as usize];
+            let slot = &self.slots[index as usize];
+            let tablet = table.tablet(|hasher| hasher.hash(object.key()));
+            let known = tablet.filter(|_| slot.failures() == 0 || table.asking.is_none());
+            let Some(tablet) = known else {
+                self.slots[index as usize].place = object.place;
+                self.park_for_tablets(index);
+                return None;
+            };
+            object.hash = table.hasher.hash(object.key());
+            let &Owner::Peer(peer) = &tablet.owner else {
+                let owner = tablet.owner.clone();
+                self.slots[index as usize].place = object.place;
+                self.without_owner(now, index, owner);
+                return None;
+            };
+            add(&mut groups, peer, number);
+        }
+        Some(groups)
+    }
+
+    /// Gives the objects their numbers. Parks or ends the transaction if that is not possible, and
+    /// returns false.
+    fn number(&mut self, now: Instant, index: u32, it: &mut Transaction) -> bool {
+        let is_over = it.lease.0 != 0 && it.lease != self.rifl.lease;
+        if it.phase == Phase::Validating || it.phase == Phase::Deciding {
+            return true;
+        }
+        if is_over {
+            // Its lease has ended. Under another lease it could be committed a second time.
+            if it.maybe {
+                self.refuse(index, Error::Unknown);
+                return false;
+            }
+            self.give_up(it);
+            it.lease.0 = 0;
+            it.phase = Phase::Preparing;
+            it.objects.iter_mut().for_each(|object| object.state = State::Todo);
+        }
+        let op = op(index, &self.slots[index as usize]);
+        if !self.rifl.valid(now) {
+            enqueue(&mut self.rifl.parked, &self.slots, op);
+            self.park(index, WaitedFor::Lease);
+            self.ask_for_lease();
+            return false;
+        }
+        if it.lease.0 == 0 {
+            if self.rifl.room() <= it.objects.len() as u64 {
+                enqueue(&mut self.rifl.queued, &self.slots, op);
+                self.park(index, WaitedFor::Window);
+                return false;
+            }
+            it.lease = self.rifl.lease;
+            for object in &mut it.objects {
+                object.rpc = self.rifl.assign().unwrap_or(0);
+            }
+        }
+        true
+    }
+
+    fn send_phase(
+        &mut self,
+        now: Instant,
+        index: u32,
+        it: &mut Transaction,
+        mut groups: Vec<Group>,
+    ) {
+        if it.phase == Phase::Committing {
+            it.phase = Phase::Preparing;
+        }
+        let deciding = groups.iter().position(|(_, objects)| objects.contains(&it.first));
+        let deciding = groups.swap_remove(deciding.unwrap_or(0));
+        match it.phase {
+            Phase::Validating => {
+                groups.push(deciding);
+                self.send_to(now, index, it, Opcode::Validate, groups, State::Todo);
+            }
+            Phase::Preparing | Phase::Committing => {
+                self.send_to(now, index, it, Opcode::Prepare, groups, State::Todo);
+                if it.calls == 0 {
+                    it.phase = Phase::Committing;
+                    self.send_to(now, index, it, Opcode::Commit, [deciding].into(), State::Todo);
+                }
+            }
+            Phase::Deciding => {
+                groups.push(deciding);
+                self.send_to(now, index, it, Opcode::Decide, groups, State::Held);
+            }
+        }
+    }
+
+    /// Sends the objects of some masters that are in the state `of`, to each master in one call.
+    fn send_to(
+        &mut self,
+        now: Instant,
+        index: u32,
+        it: &mut Transaction,
+        opcode: Opcode,
+        groups: Vec<Group>,
+        of: State,
+    ) {
+        for (peer, mut objects) in groups {
+            let wanted = |state| state == of || of == State::Todo && state == State::Sent;
+            objects.retain(|&number| wanted(it.objects[number].state));
+            if objects.is_empty() {
+                continue;
+            }
+            // The first object decides, and the first part is the one that does.
+            if let Some(at) = objects.iter().position(|&number| number == it.first) {
+                objects.swap(0, at);
+            }
+            let bytes = self.request(it, opcode, &objects);
+            if of == State::Todo {
+                objects.iter().for_each(|&number| it.objects[number].state = State::Sent);
+            }
+            if opcode == Opcode::Commit {
+                (it.was_maybe, it.maybe) = (it.maybe, true);
+            }
+            it.calls += 1;
+            let slot = &self.slots[index as usize];
+            let (of, deadline) = (Some(op(index, slot)), slot.deadline);
+            let step = self.step(peer, Step { of, objects }, bytes);
+            self.slots[step as usize].deadline = deadline;
+            self.queue_call(now, step, peer);
+        }
+    }
+
+    /// Returns the bytes of a request for these objects.
+    fn request(&self, it: &Transaction, opcode: Opcode, objects: &[usize]) -> Vec<u8> {
+        let participant = |&number: &usize| it.objects[number].participant();
+        if opcode == Opcode::Decide {
+            let to = (self.cluster, it.lease);
+            return decide(to, Decision::Commit, objects.iter().map(participant));
+        }
+        let others: Vec<Participant> = match opcode {
+            Opcode::Prepare => [participant(&it.first)].into(),
+            Opcode::Commit => {
+                let held = it.objects.iter().filter(|object| object.state == State::Held);
+                held.map(Object::participant).collect()
+            }
+            _ => Vec::new(),
+        };
+        let ack = if opcode == Opcode::Validate { 0 } else { self.rifl.once(0).ack };
+        let parts = objects.iter().map(|&number| it.objects[number].part());
+        transaction::request(opcode, (self.cluster, it.lease, ack), others.into_iter(), parts)
+    }
+
+    /// Returns the slot of a new request of a transaction to a master.
+    fn step(&mut self, peer: u32, step: Step, bytes: Vec<u8>) -> u32 {
+        let index = self.begin(Kind::Step, peer, Instant::NEVER);
+        let slot = &mut self.slots[index as usize];
+        slot.bytes = bytes;
+        slot.extra().step = Some(step);
+        index
+    }
+
+    // The ends of calls.
+
+    /// Takes the result of a transaction's call. Returns a transaction that ended by it.
+    #[cold]
+    pub(super) fn step_ended(
+        &mut self,
+        now: Instant,
+        index: u32,
+        result: Result<Payload<'_>, RpcError>,
+    ) -> Option<Done<'static>> {
+        let step = self.slots[index as usize].extra().step.take();
+        self.end(index);
+        if let Some(Step { of: Some(of), objects }) = step
+            && let Some(index) = self.live(of.0)
+            && let Some((op, mut it)) = self.take_transaction(index)
+        {
+            it.calls -= 1;
+            match result {
+                Ok(reply) => self.step_answered(&mut it, &objects, &reply),
+                Err(error) => {
+                    if !error.maybe_executed() {
+                        it.maybe = it.was_maybe;
+                    }
+                    let pause_ns = match error {
+                        RpcError::Busy { retry_after_ns } => retry_after_ns,
+                        _ => 0,
+                    };
+                    it.round.again = it.round.again.max(Some(pause_ns));
+                    it.round.moved.extend(objects.iter().map(|&n| it.objects[n].place));
+                }
+            }
+            if it.calls == 0 {
+                self.round_ended(now, index, &mut it);
+            }
+            self.keep_transaction(op, it);
+        }
+        self.event()
+    }
+
+    fn step_answered(&mut self, it: &mut Transaction, objects: &[usize], reply: &[u8]) {
+        if it.phase == Phase::Deciding {
+            match accepted(reply) {
+                Ok(_) => objects.iter().for_each(|&n| it.objects[n].state = State::Done),
+                Err(refusal) => self.step_refused(it, objects, &refusal),
+            }
+            return;
+        }
+        match answered(reply, objects.len()) {
+            Ok(Answered::Done(answers)) => {
+                for (&number, answer) in objects.iter().zip(answers) {
+                    let object = &mut it.objects[number];
+                    let (held, version) = part_answer(answer);
+                    object.state = if held { State::Held } else { State::Done };
+                    object.version = version;
+                }
+            }
+            Ok(Answered::Conflict(conflict)) => {
+                let number = objects.get(usize::from(conflict.part)).copied().unwrap_or(0);
+                it.round.conflict.get_or_insert((number, conflict));
+            }
+            Err(refusal) => self.step_refused(it, objects, &refusal),
+        }
+    }
+
+    fn step_refused(&mut self, it: &mut Transaction, objects: &[usize], refusal: &Refusal<'_>) {
+        // This try was not executed. An earlier one may have been.
+        it.maybe = it.was_maybe;
+        let round = &mut it.round;
+        let error = match refusal.status {
+            Status::Retry | Status::Starting => {
+                round.again.get_or_insert(0);
+                return;
+            }
+            Status::TableDoesntExist if it.phase == Phase::Deciding => {
+                objects.iter().for_each(|&number| it.objects[number].state = State::Done);
+                return;
+            }
+            Status::UnknownTablet | Status::NotServing | Status::NotInCluster => {
+                round.again.get_or_insert(0);
+                round.moved.extend(objects.iter().map(|&number| it.objects[number].place));
+                return;
+            }
+            Status::ExpiredLease => {
+                if it.lease == self.rifl.lease {
+                    self.rifl.suspend();
+                }
+                round.again.get_or_insert(0);
+                return;
+            }
+            Status::StaleRpc => Error::Unknown,
+            Status::NoSpace => Error::NoSpace,
+            Status::TableDoesntExist => Error::TableDoesntExist,
+            Status::ValueTooLong => {
+                let bytes = |&number: &usize| self.request(it, Opcode::Commit, &[number]).len();
+                Error::TransactionTooLong(objects.iter().map(bytes).sum())
+            }
+            status => Error::Refused { status, text: refusal.text.into() },
+        };
+        it.round.error.get_or_insert(error);
+    }
+
+    /// Continues a transaction after the last call of a phase.
+    fn round_ended(&mut self, now: Instant, index: u32, it: &mut Transaction) {
+        let round = core::mem::take(&mut it.round);
+        for table in round.moved {
+            self.ask_for_tablets(table);
+        }
+        if it.phase != Phase::Deciding {
+            let conflict = round.conflict.map(|(part, conflict)| Error::Conflict {
+                part,
+                why: conflict.why,
+                version: conflict.version,
+            });
+            // A conflict is sure. After an error, an earlier try may have been executed.
+            if let Some(error) = conflict.or(round.error) {
+                self.give_up(it);
+                return self.refuse(index, error);
+            }
+        }
+        if let Some(pause_ns) = round.again {
+            self.slots[index as usize].extra().maybe = it.maybe && it.phase != Phase::Deciding;
+            return self.pause(now, index, pause_ns);
+        }
+        match it.phase {
+            Phase::Preparing => self.go_on(index),
+            Phase::Committing if it.objects.iter().any(|object| object.state == State::Held) => {
+                it.phase = Phase::Deciding;
+                self.go_on(index);
+            }
+            Phase::Deciding => {
+                self.tell(it, &[it.first], Decision::Finish);
+                self.committed(index, it);
+            }
+            Phase::Validating | Phase::Committing => self.committed(index, it),
+        }
+    }
+
+    fn committed(&mut self, index: u32, it: &Transaction) {
+        let versions = it.versions();
+        // Its numbers are acknowledged from here on.
+        self.end_numbers(it);
+        let done = self.close(index, Ok(Answer::Committed(versions)));
+        self.events.extend(done);
+    }
+
+    /// Acknowledges the numbers of a transaction's objects.
+    pub(super) fn end_numbers(&mut self, it: &Transaction) {
+        it.objects.iter().for_each(|object| self.rifl.answered(it.lease, object.rpc));
+        if !self.rifl.queued.is_empty() {
+            self.open_window();
+        }
+    }
+
+    /// Lets the masters of prepared objects unlock them, since the transaction is not committed. If
+    /// that does not reach one, it asks after a while.
+    fn give_up(&mut self, it: &Transaction) {
+        let is_open = |&number: &usize| match it.objects[number].state {
+            State::Held => true,
+            // With a commit that was refused, nothing was prepared.
+            State::Sent => it.phase == Phase::Preparing,
+            State::Todo | State::Done => false,
+        };
+        let open: Vec<_> = (0..it.objects.len()).filter(is_open).collect();
+        self.tell(it, &open, Decision::Abort);
+    }
+
+    /// Makes a decision known to the masters of some objects. Nothing waits for their answers.
+    fn tell(&mut self, it: &Transaction, objects: &[usize], decision: Decision) {
+        let mut groups: Vec<Group> = Vec::new();
+        for &number in objects {
+            let object = &it.objects[number];
+            let table = &self.routes.tables[object.place as usize];
+            match table.tablet(|_| object.hash).map(|tablet| &tablet.owner) {
+                Some(&Owner::Peer(peer)) => add(&mut groups, peer, number),
+                _ => continue,
+            }
+        }
+        for (peer, objects) in groups {
+            let objects = objects.iter().map(|&number| it.objects[number].participant());
+            let bytes = decide((self.cluster, it.lease), decision, objects);
+            let index = self.step(peer, Step { of: None, objects: Vec::new() }, bytes);
+            self.slots[index as usize].state = Waiting::Ready;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Ends a transaction whose deadline has passed.
+    fn end_transaction_late(&mut self, index: u32, it: &Transaction) {
+        if it.phase == Phase::Deciding {
+            // The masters finish it without the client.
+            return self.committed(index, it);
+        }
+        self.slots[index as usize].extra().maybe = it.maybe;
+        self.end_numbers(it);
+        self.end_late(index);
+    }
+}
+
+/// Adds an object to those of its master.
+fn add(groups: &mut Vec<Group>, peer: u32, number: usize) {
+    match groups.iter_mut().find(|(of, _)| *of == peer) {
+        Some((_, objects)) => objects.push(number),
+        None => groups.push((peer, [number].to_vec())),
+    }
+}

@@ -1,0 +1,431 @@
+//! The execution of transactions in a master's memory.
+//!
+//! ```text
+//!  prepare   a record with the planned change: the object is locked
+//!  decide    the planned change, then the tombstone of the record
+//!  commit    all changes of this master, and a record if other masters have prepared: one group
+//! ```
+//!
+//! Invariants:
+//! - The group of a commit counts in a replay whole or not at all
+//!   ([`Entry::Group`](super::entry::Entry::Group)).
+//! - A decision that is executed again, also after half of it, has the same effect: the record goes
+//!   last, and nothing else changes the object before.
+//! - Each part has a completion record, from the prepare or the commit, so that it is executed once.
+
+use alloc::vec::Vec;
+
+use crate::message::Status;
+use crate::message::data::{Once, RejectRules};
+use crate::message::transaction::{Conflict, Participant, Resolution};
+use crate::objects::entry::{
+    self, COMPLETION, Completion, GROUP, Object, Outcome, Record, Tombstone,
+};
+use crate::objects::locks::Access;
+use crate::objects::log::Purpose;
+use crate::objects::memory::Memory;
+use crate::objects::mutate::Before;
+use crate::objects::record::{self, Planned, RecordKey};
+use crate::objects::rifl::Need;
+use crate::objects::segment::{Location, Span};
+use crate::types::{KeyHash, LeaseId, TableId, Version, WallTime};
+
+/// An object of a transaction that this master serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// The table of the object.
+    pub table: TableId,
+    /// The hash of the object's key.
+    pub hash: KeyHash,
+    /// The key of the object.
+    pub key: &'a [u8],
+    /// The conditions under which the transaction is refused.
+    pub rules: RejectRules,
+    /// The identity of the part.
+    pub once: Once,
+    /// The change of the object.
+    pub planned: Planned<'a>,
+}
+
+impl Item<'_> {
+    fn access(&self) -> Access {
+        if self.planned == Planned::Check { Access::Keep } else { Access::Change }
+    }
+}
+
+/// The reason why a part cannot be executed: the verdict, and the version of the object.
+type Why = (Status, Version);
+
+/// A part of a commit: what is written for it.
+struct Step<'a> {
+    /// The new version of the object, or the version that is removed or was checked.
+    version: Version,
+    older: Span,
+    /// The length of the object that is replaced or removed, 0 if there is none.
+    old_len: usize,
+    /// The planned change, as a write of bytes, a removal of what exists, or nothing.
+    planned: Planned<'a>,
+    /// The length of the entry and its record.
+    len: usize,
+}
+
+impl Memory {
+    /// Checks that an object is as a transaction needs it, and that no lock keeps the transaction
+    /// from it.
+    ///
+    /// # Errors
+    /// The verdict and the version of the object.
+    pub fn check(
+        &self,
+        (table, hash, key): (TableId, KeyHash, &[u8]),
+        rules: RejectRules,
+        access: Access,
+        wall: WallTime,
+    ) -> Result<(), Why> {
+        let found = self.find(table, hash, key).map(|(_, at)| self.log.object(at));
+        let object = found.filter(|object| wall < object.expires);
+        let version = object.map_or(Version(0), |object| object.version);
+        if self.transactions.is_locked(table, hash, access) {
+            return Err((Status::Locked, version));
+        }
+        rules.check(version).map_err(|why| (why, version))
+    }
+
+    /// Checks an object of a transaction as [`Memory::check`].
+    ///
+    /// # Errors
+    /// The verdict and the version of the object.
+    pub fn check_item(&self, item: &Item<'_>, wall: WallTime) -> Result<(), Why> {
+        self.check((item.table, item.hash, item.key), item.rules, item.access(), wall)
+    }
+
+    fn before(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
+        let (place, at) = self.find(table, hash, key)?;
+        Some(Before::new(&self.log, place, at, &self.log.object(at)))
+    }
+
+    /// Returns the version that the next write of an object has.
+    fn next_version(&self, item: &Item<'_>, before: Option<&Before>) -> Version {
+        let next =
+            before.map_or_else(|| self.log.safe_version(), |before| Version(before.version.0 + 1));
+        next.max(self.tablets.floor(item.table, item.hash))
+    }
+
+    /// Prepares an object whose part is new and was checked: locks it until the decision. Returns
+    /// the version that it will have.
+    ///
+    /// # Errors
+    /// The status to reply with, and nothing changed. [`Status::Retry`] means that no segment is
+    /// free.
+    pub fn prepare(&mut self, item: &Item<'_>, first: Participant) -> Result<Version, Status> {
+        let before = self.before(item.table, item.hash, item.key);
+        let version = match item.planned {
+            Planned::Write(..) => self.next_version(item, before.as_ref()),
+            Planned::Check | Planned::Remove => {
+                before.as_ref().map_or(Version(1), |before| before.version)
+            }
+        };
+        let Once { lease, rpc, .. } = item.once;
+        let key = RecordKey { hash: item.hash, lease, rpc }.bytes();
+        let value = record::Record::Prepared { key: item.key, planned: item.planned, first };
+        let value = value.bytes();
+        let object = Object {
+            table: item.table.records(),
+            version,
+            older: Span::default(),
+            key: &key,
+            value: &value,
+            expires: WallTime::NEVER,
+        };
+        let record = Record { once: item.once, sum: None, old: &[] };
+        let (len, longest) = (object.entry_len(), record.longest());
+        if len + longest > self.log.longest_entry() {
+            return Err(Status::ValueTooLong);
+        }
+        let grows = matches!(item.planned, Planned::Write(..));
+        let grown = self.log.live_bytes() + (len + COMPLETION) as u64;
+        if grows && grown > self.log.live_limit_with(len + longest) || version > Version::MAX {
+            return Err(Status::NoSpace);
+        }
+        let purpose = if grows { Purpose::Write } else { Purpose::Remove };
+        let put = self.put(&object, item.hash, None, Some(&record), purpose);
+        let at = put.map_err(|_| Status::Retry)?;
+        if before.is_none() {
+            self.log.use_version();
+        }
+        let outcome = Outcome { status: Status::Ok, version, sum: None };
+        self.completed(item.once, outcome, at, 0);
+        Ok(version)
+    }
+
+    // Deciding.
+
+    /// Makes the planned change of a prepared object if `commit`, and unlocks it. Does nothing if
+    /// that is done already.
+    ///
+    /// # Errors
+    /// [`Status::Retry`]: no segment is free. The object is still locked.
+    pub fn decide(
+        &mut self,
+        object: Participant,
+        lease: LeaseId,
+        commit: bool,
+    ) -> Result<(), Status> {
+        let Participant { table, hash, rpc } = object;
+        let key = RecordKey { hash, lease, rpc }.bytes();
+        let Some(record) = self.before(table.records(), hash, &key) else { return Ok(()) };
+        let value = self.log.object(record.at).value.to_vec();
+        if let Some(record::Record::Prepared { key, planned, .. }) = record::Record::parse(&value)
+            && commit
+        {
+            self.carry_out((table, hash, key), planned, record.version)?;
+        }
+        self.end_record((table, hash), &key)
+    }
+
+    /// Removes the record of a transaction that is committed, and whose changes are made on all
+    /// servers. Does nothing if that is done already.
+    ///
+    /// # Errors
+    /// [`Status::Retry`]: no segment is free.
+    pub fn finish(&mut self, first: Participant, lease: LeaseId) -> Result<(), Status> {
+        let Participant { table, hash, rpc } = first;
+        self.end_record((table, hash), &RecordKey { hash, lease, rpc }.bytes())
+    }
+
+    /// Removes a record.
+    fn end_record(&mut self, (table, hash): (TableId, KeyHash), key: &[u8]) -> Result<(), Status> {
+        let table = table.records();
+        let Some(record) = self.before(table, hash, key) else { return Ok(()) };
+        let (version, older) = (record.version, record.older);
+        let tombstone = Tombstone { table, version, older, key };
+        self.bury(&tombstone, &record, None, Purpose::Remove).map_err(|_| Status::Retry)?;
+        Ok(())
+    }
+
+    /// Makes a planned change, unless that is done already.
+    fn carry_out(
+        &mut self,
+        (table, hash, key): (TableId, KeyHash, &[u8]),
+        planned: Planned<'_>,
+        version: Version,
+    ) -> Result<(), Status> {
+        let before = self.before(table, hash, key);
+        match (planned, before) {
+            (Planned::Write(value, expires), before) => {
+                if before.as_ref().is_some_and(|before| before.version >= version) {
+                    return Ok(());
+                }
+                let older = before.as_ref().map_or_else(Span::default, |before| before.older);
+                let version = version.max(self.tablets.floor(table, hash));
+                let object = Object { table, version, older, key, value, expires };
+                let put = self.put(&object, hash, before.as_ref(), None, Purpose::Remove);
+                put.map_err(|_| Status::Retry)?;
+            }
+            (Planned::Remove, Some(before)) => {
+                let (version, older) = (before.version, before.older);
+                let tombstone = Tombstone { table, version, older, key };
+                self.bury(&tombstone, &before, None, Purpose::Remove).map_err(|_| Status::Retry)?;
+                self.log.raise_safe_version(version);
+            }
+            (Planned::Check, _) | (Planned::Remove, None) => {}
+        }
+        Ok(())
+    }
+
+    // Committing.
+
+    fn step<'a>(&self, item: &Item<'a>) -> Step<'a> {
+        let before = self.before(item.table, item.hash, item.key);
+        let (older, old_len) =
+            before.as_ref().map_or_else(Default::default, |before| (before.older, before.len));
+        let with = Record::size(false);
+        let current = before.as_ref().map_or(Version(0), |before| before.version);
+        match (item.planned, &before) {
+            (Planned::Write(value, expires), _) => {
+                let version = self.next_version(item, before.as_ref());
+                let (table, key) = (item.table, item.key);
+                let len = Object { table, version, older, key, value, expires }.entry_len() + with;
+                Step { version, older, old_len, planned: item.planned, len }
+            }
+            (Planned::Remove, Some(_)) => {
+                let len = entry::OBJECT + item.key.len() + with;
+                Step { version: current, older, old_len, planned: Planned::Remove, len }
+            }
+            (Planned::Check | Planned::Remove, _) => {
+                let len = COMPLETION - size_of::<u64>();
+                Step { version: current, older, old_len: 0, planned: Planned::Check, len }
+            }
+        }
+    }
+
+    /// Commits a transaction whose parts `items` are new and were checked, and whose other objects,
+    /// `others`, are prepared. The first item decides. Returns the versions of the objects.
+    ///
+    /// # Errors
+    /// The status to reply with, and nothing changed. [`Status::Retry`] means that no segment is
+    /// free, [`Status::ValueTooLong`] that the transaction is longer than a segment.
+    pub fn commit(
+        &mut self,
+        items: &[Item<'_>],
+        others: &record::Record<'_>,
+    ) -> Result<Vec<Version>, Status> {
+        let steps: Vec<Step<'_>> = items.iter().map(|item| self.step(item)).collect();
+        let (first, value) = (&items[0], others.bytes());
+        let (hash, Once { lease, rpc, .. }) = (first.hash, first.once);
+        let key = RecordKey { hash, lease, rpc }.bytes();
+        let record = Object {
+            table: first.table.records(),
+            version: Version(1),
+            older: Span::default(),
+            key: &key,
+            value: &value,
+            expires: WallTime::NEVER,
+        };
+        let is_alone = matches!(others, record::Record::Committed(others) if others.is_empty());
+        let record_len = if is_alone { 0 } else { record.entry_len() };
+        let body = steps.iter().map(|step| step.len).sum::<usize>() + record_len;
+        let head = if steps.len() == 1 && is_alone { 0 } else { GROUP };
+        self.check_room(&steps, head + body)?;
+        let grows = steps.iter().any(|step| matches!(step.planned, Planned::Write(..)));
+        let purpose = if grows { Purpose::Write } else { Purpose::Remove };
+        let (at, memory) = self.log.append(head + body, purpose).map_err(|_| Status::Retry)?;
+        let (group, mut rest) = memory.split_at_mut(head);
+        if head > 0 {
+            entry::put_group(group, body);
+        }
+        for (item, step) in items.iter().zip(&steps) {
+            let (out, behind) = rest.split_at_mut(step.len);
+            put_step(out, item, step);
+            rest = behind;
+        }
+        if !is_alone {
+            entry::put_object(rest, &record, None);
+        }
+        let mut at = at.plus(head);
+        for (item, step) in items.iter().zip(&steps) {
+            self.settle(item, step, at);
+            at = at.plus(step.len);
+        }
+        if !is_alone {
+            self.placed(&record, hash, at);
+        }
+        Ok(steps.into_iter().map(|step| step.version).collect())
+    }
+
+    /// Checks that the log has room for a commit of `len` bytes.
+    fn check_room(&self, steps: &[Step<'_>], len: usize) -> Result<(), Status> {
+        if len > self.log.longest_entry() {
+            return Err(Status::ValueTooLong);
+        }
+        let old: usize = steps.iter().map(|step| step.old_len).sum();
+        let grown = self.log.live_bytes() + (len + steps.len() * COMPLETION) as u64 - old as u64;
+        let is_full = len > old && grown > self.log.live_limit_with(len);
+        let grows = steps.iter().any(|step| matches!(step.planned, Planned::Write(..)));
+        let is_last = steps.iter().any(|step| step.version > Version::MAX);
+        if grows && is_full || is_last { Err(Status::NoSpace) } else { Ok(()) }
+    }
+
+    /// Counts the entry of a committed part at `at`, and makes it the object's.
+    fn settle(&mut self, item: &Item<'_>, step: &Step<'_>, at: Location) {
+        let Step { version, older, .. } = *step;
+        let Item { table, key, hash, once, .. } = *item;
+        match step.planned {
+            Planned::Write(value, expires) => {
+                let is_new = step.old_len == 0;
+                self.placed(&Object { table, version, older, key, value, expires }, hash, at);
+                if is_new {
+                    self.log.use_version();
+                }
+            }
+            Planned::Remove => {
+                if let Some(before) = self.before(table, hash, key) {
+                    self.buried(&Tombstone { table, version, older, key }, &before, at);
+                }
+                self.log.raise_safe_version(version);
+            }
+            Planned::Check => {}
+        }
+        let outcome = Outcome { status: Status::Ok, version, sum: None };
+        self.completed(once, outcome, at, 0);
+    }
+
+    /// Counts the entry of an object at `at`, and makes it the one of its key.
+    fn placed(&mut self, object: &Object<'_>, hash: KeyHash, at: Location) {
+        let before = self.before(object.table, hash, object.key);
+        self.place(object, hash, before.as_ref(), at);
+    }
+
+    // Refusing.
+
+    /// Records that a transaction is not committed, and never will be: its first part is refused.
+    ///
+    /// # Errors
+    /// [`Status::Retry`]: no segment is free.
+    pub fn refuse(
+        &mut self,
+        (table, hash): (TableId, KeyHash),
+        once: Once,
+        conflict: Conflict,
+    ) -> Result<(), Status> {
+        let (status, version) = (Status::Conflict, conflict.version);
+        let outcome = Outcome { status, version, sum: Some(conflict.to_sum()) };
+        let completion = Completion { once, table, hash, outcome, old: &[] };
+        let appended = self.log.append(completion.entry_len(), Purpose::Remove);
+        let (at, memory) = appended.map_err(|_| Status::Retry)?;
+        entry::put_completion(memory, &completion);
+        self.completed(once, outcome, at, 0);
+        Ok(())
+    }
+
+    /// Returns whether the transaction with this first object is committed. If it is not, it never
+    /// will be.
+    ///
+    /// # Errors
+    /// [`Status::Retry`]: no segment is free.
+    pub fn resolve(&mut self, first: Participant, lease: LeaseId) -> Result<Resolution, Status> {
+        let Participant { table, hash, rpc } = first;
+        let key = RecordKey { hash, lease, rpc }.bytes();
+        if let Some((_, at)) = self.find(table.records(), hash, &key) {
+            let record = record::Record::parse(self.log.object(at).value);
+            let is_committed = matches!(record, Some(record::Record::Committed(_)));
+            // A client that prepares the first object is not ours.
+            return if is_committed { Ok(Resolution::Committed) } else { Err(Status::Retry) };
+        }
+        let once = Once { lease, rpc, ack: 0 };
+        let log = &mut self.log;
+        match self.results.replay(once, |at| log.dead_record(at)) {
+            Need::Acknowledged => Ok(Resolution::Aborted),
+            Need::Known(_) => {
+                let outcome = self.results.record(once).map(|(outcome, _)| outcome.status);
+                let is_committed = outcome == Some(Status::Ok);
+                Ok(if is_committed { Resolution::Committed } else { Resolution::Aborted })
+            }
+            Need::New => {
+                let conflict = Conflict { why: Status::Aborted, part: 0, version: Version(0) };
+                self.refuse((table, hash), once, conflict)?;
+                Ok(Resolution::Aborted)
+            }
+        }
+    }
+}
+
+/// Writes the entry of a committed part, which fills `out`.
+fn put_step(out: &mut [u8], item: &Item<'_>, step: &Step<'_>) {
+    let Step { version, older, .. } = *step;
+    let Item { table, key, hash, once, .. } = *item;
+    let record = Record { once, sum: None, old: &[] };
+    match step.planned {
+        Planned::Write(value, expires) => {
+            let object = Object { table, version, older, key, value, expires };
+            entry::put_object(out, &object, Some(&record));
+        }
+        Planned::Remove => {
+            entry::put_tombstone(out, &Tombstone { table, version, older, key }, Some(&record));
+        }
+        Planned::Check => {
+            let outcome = Outcome { status: Status::Ok, version, sum: None };
+            entry::put_completion(out, &Completion { once, table, hash, outcome, old: &[] });
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The transactions that a master has records of, and the locks that prepared objects have.
+//!
+//! This is an index of the records ([`super::record`]). [`Memory`](super::memory::Memory) keeps it
+//! in step with them.
+//!
+//! ```text
+//!  an object is to change:   reads, mutations and other transactions wait or are refused
+//!  an object was read:       mutations wait; transactions that read it too may go on
+//! ```
+//!
+//! Invariants: a lock exists as long as its record. A record that nothing decides on becomes due.
+
+use alloc::collections::VecDeque;
+
+use hashbrown::HashMap;
+use sprat_proto::Instant;
+use sprat_proto::time::MS;
+
+use super::record::{Planned, Record, RecordKey};
+use crate::types::{KeyHash, LeaseId, TableId};
+
+/// The time after which a master takes care of a record itself, in nanoseconds. A client decides
+/// within a few round trips.
+const SILENT_NS: u64 = 200 * MS;
+
+/// The kind of access that an operation needs, or a lock keeps from others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// The operation reads the object.
+    Read,
+    /// The operation reads the object, and nothing may change it until the decision.
+    Keep,
+    /// The operation changes the object.
+    Change,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Lock {
+    /// The number of prepared transactions that have read the object.
+    kept: u32,
+    /// True if a prepared transaction is to change the object.
+    changing: bool,
+}
+
+/// The object that a record is about, and the lock of the object. A commit has none.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    table: TableId,
+    hash: KeyHash,
+    lock: Option<Access>,
+}
+
+/// The records of transactions, by the client's lease and number.
+#[derive(Debug, Default)]
+pub struct Transactions {
+    known: HashMap<(LeaseId, u64), Known>,
+    locks: HashMap<(TableId, KeyHash), Lock>,
+    /// The records that are new since [`Transactions::note`].
+    fresh: VecDeque<(LeaseId, u64)>,
+    /// The records that become due, in the order of the times.
+    due: VecDeque<(Instant, LeaseId, u64)>,
+}
+
+/// A record that is due: nothing has decided on it, or ended it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Due {
+    /// The table of the object that the record is about.
+    pub table: TableId,
+    /// The key of the record.
+    pub key: RecordKey,
+}
+
+impl Transactions {
+    /// Returns true if no object is locked.
+    #[must_use]
+    #[inline]
+    pub fn are_none_locked(&self) -> bool {
+        self.locks.is_empty()
+    }
+
+    /// Returns true if a lock keeps an operation from an object.
+    #[must_use]
+    #[inline]
+    pub fn is_locked(&self, table: TableId, hash: KeyHash, access: Access) -> bool {
+        !self.locks.is_empty() && self.blocks(table, hash, access)
+    }
+
+    #[cold]
+    fn blocks(&self, table: TableId, hash: KeyHash, access: Access) -> bool {
+        let Some(lock) = self.locks.get(&(table, hash)) else { return false };
+        lock.changing || access == Access::Change && lock.kept > 0
+    }
+
+    /// Returns true if the record with this lease and number is here.
+    #[must_use]
+    pub fn knows(&self, lease: LeaseId, rpc: u64) -> bool {
+        self.known.contains_key(&(lease, rpc))
+    }
+
+    /// Returns the number of records.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Returns true if there is no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Adds the record of an object of `table` that has this key and value.
+    #[cold]
+    pub(super) fn add(&mut self, table: TableId, key: &[u8], value: &[u8]) {
+        let (Some(key), Some(record)) = (RecordKey::parse(key), Record::parse(value)) else {
+            return;
+        };
+        let lock = match record {
+            Record::Prepared { planned: Planned::Check, .. } => Some(Access::Keep),
+            Record::Prepared { .. } => Some(Access::Change),
+            Record::Committed(_) => None,
+        };
+        let RecordKey { hash, lease, rpc } = key;
+        if self.known.insert((lease, rpc), Known { table, hash, lock }).is_some() {
+            return;
+        }
+        if let Some(access) = lock {
+            let lock = self.locks.entry((table, hash)).or_default();
+            match access {
+                Access::Change => lock.changing = true,
+                Access::Keep | Access::Read => lock.kept += 1,
+            }
+        }
+        self.fresh.push_back((lease, rpc));
+    }
+
+    /// Removes the record with this key.
+    #[cold]
+    pub(super) fn forget(&mut self, key: &[u8]) {
+        let Some(RecordKey { lease, rpc, .. }) = RecordKey::parse(key) else { return };
+        let Some(Known { table, hash, lock }) = self.known.remove(&(lease, rpc)) else { return };
+        if let (Some(access), Some(lock)) = (lock, self.locks.get_mut(&(table, hash))) {
+            match access {
+                Access::Change => lock.changing = false,
+                Access::Keep | Access::Read => lock.kept -= 1,
+            }
+            if !lock.changing && lock.kept == 0 {
+                self.locks.remove(&(table, hash));
+            }
+        }
+    }
+
+    /// Notes the records that are new at `now`: they become due if nothing ends them.
+    pub fn note(&mut self, now: Instant) {
+        let at = now.after(SILENT_NS);
+        while let Some((lease, rpc)) = self.fresh.pop_front() {
+            if self.knows(lease, rpc) {
+                self.due.push_back((at, lease, rpc));
+            }
+        }
+    }
+
+    /// Returns the time of the next call of [`Transactions::note`] or [`Transactions::next_due`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        if !self.fresh.is_empty() {
+            return Instant::ZERO;
+        }
+        self.due.front().map_or(Instant::NEVER, |(at, ..)| *at)
+    }
+
+    /// Takes the next record that is due at `now`, if it is still there.
+    pub fn next_due(&mut self, now: Instant) -> Option<Due> {
+        while let Some((_, lease, rpc)) = self.due.pop_front_if(|(at, ..)| *at <= now) {
+            if let Some(&Known { table, hash, .. }) = self.known.get(&(lease, rpc)) {
+                return Some(Due { table, key: RecordKey { hash, lease, rpc } });
+            }
+        }
+        None
+    }
+
+    /// Lets a record that is still there become due again later.
+    pub fn again(&mut self, now: Instant, due: Due) {
+        self.due.push_back((now.after(SILENT_NS), due.key.lease, due.key.rpc));
+    }
+}
