@@ -286,7 +286,7 @@ impl World {
                         let outcome = (completion.outcome, completion.old.to_vec());
                         outcomes.insert(completion.once.rpc, outcome);
                     }
-                    Entry::Digest(_) | Entry::Change(_) => {}
+                    Entry::Digest(_) | Entry::Change(_) | Entry::Group(_) => {}
                 }
             }
         }
