@@ -33,6 +33,7 @@ mod recovery;
 mod replicas;
 mod swap;
 mod terms;
+mod transactions;
 
 const CLUSTER: u64 = 9;
 const TERM: u64 = 4;
