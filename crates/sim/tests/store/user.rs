@@ -12,10 +12,7 @@ use sprat_sim::check::store::{self, Reject, Value};
 use sprat_sim::node::{Node, config};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
-use sprat_store::client::{
-    Answer, Client, Config, Done, Error, Op, Part, PartAnswer, PartRequest, TableOptions,
-    TabletInfo,
-};
+use sprat_store::client::{Answer, Client, Config, Done, Error, Op, TableOptions, TabletInfo};
 use sprat_store::durability::TableDurability;
 use sprat_store::message::Status;
 use sprat_store::message::data::{Amount, RejectRules};
@@ -24,6 +21,8 @@ use sprat_store::types::TableId;
 use crate::draw::{Change, Draw, Drawn, EXPIRING, KEYS, key_bytes, value_of};
 use crate::locators_of;
 use crate::score::Score;
+
+mod several;
 
 /// The workload of a simulated user of the store.
 #[derive(Clone, Debug)]
@@ -71,34 +70,19 @@ enum Asked {
     Arrangement,
     /// A multi-operation: the same of each part.
     Several(Vec<(usize, u64, u64)>),
+    /// A transaction: the number in the score of each part that is recorded, by the index of the
+    /// part.
+    Transaction(Vec<(usize, usize)>),
 }
 
 impl Asked {
     /// The number of operations in progress.
     fn len(&self) -> usize {
-        if let Self::Several(parts) = self { parts.len() } else { 1 }
-    }
-}
-
-/// Returns the value with these bytes, as an answer has it.
-fn store_value(bytes: &[u8]) -> sprat_store::client::Value<'_> {
-    sprat_store::client::Value::new(Payload::Borrowed(bytes), 0)
-}
-
-/// Returns the answer that an operation would get if it came alone.
-fn whole_answer(part: PartAnswer<'_>) -> Answer<'_> {
-    match part {
-        PartAnswer::Object { version, value } => {
-            Answer::Object { version, value: store_value(value) }
+        match self {
+            Self::Several(parts) => parts.len(),
+            Self::Transaction(parts) => parts.len(),
+            _ => 1,
         }
-        PartAnswer::Version(version) => Answer::Version(version),
-        PartAnswer::Length { version, length } => Answer::Length { version, length },
-        PartAnswer::Swapped { version, before, value } => {
-            Answer::Swapped { version, before, value: store_value(value) }
-        }
-        PartAnswer::Integer { version, sum } => Answer::Integer { version, sum },
-        PartAnswer::Double { version, sum } => Answer::Double { version, sum },
-        other => panic!("{other:?}"),
     }
 }
 
@@ -242,13 +226,9 @@ impl User {
                     self.check_time(score, (number, key), &outcome);
                     self.object_ended(score, (number, table, key), outcome);
                 }
-                Some(Asked::Several(asked)) => {
-                    let Ok(Answer::Parts(parts)) = outcome else { panic!("{outcome:?}") };
-                    assert_eq!(parts.len(), asked.len());
-                    for (asked, part) in asked.into_iter().zip(parts.iter()) {
-                        let outcome = part.map(whole_answer).map_err(Clone::clone);
-                        self.object_ended(score, asked, outcome);
-                    }
+                Some(Asked::Several(asked)) => self.several_ended(score, asked, outcome),
+                Some(Asked::Transaction(asked)) => {
+                    self.transaction_ended(score, &asked, outcome);
                 }
                 Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
                 Some(Asked::Tablets(name)) => self.arrange(name, outcome),
@@ -409,6 +389,9 @@ impl User {
                 Asked::Several(parts) => {
                     parts.iter().for_each(|&(number, ..)| score.history.end(number, None));
                 }
+                Asked::Transaction(parts) => {
+                    parts.iter().for_each(|&(_, number)| score.history.end(number, None));
+                }
             }
         }
     }
@@ -448,6 +431,8 @@ impl User {
         let table = self.tables[young.saturating_sub(back as usize)];
         if self.rng.chance(100_000) {
             self.ask_several(score, deadline);
+        } else if self.rng.chance(100_000) {
+            self.ask_transaction(score, deadline);
         } else {
             self.ask_object(score, table, deadline);
         }
@@ -534,42 +519,6 @@ impl User {
         score.lifetimes.extend(lifetime.map(|ms| (number, (tag, ms))));
         score.reads.extend(is_read.then_some((number, self.truth)));
         self.asked.insert(op, Asked::Object(number, table, key));
-    }
-
-    /// Asks for operations on several objects at once, of the tables that the user knows.
-    fn ask_several(&mut self, score: &mut Score, deadline: Instant) {
-        let count = 2 + self.rng.below(3);
-        let drawn: Vec<(u64, Drawn, Vec<u8>)> = (0..count)
-            .map(|_| {
-                let back = self.rng.below(self.tables.len().min(3) as u64) as usize;
-                let table = self.tables[self.tables.len() - 1 - back];
-                let drawn = self.draw().draw(score);
-                let key = key_bytes(drawn.key);
-                (table, drawn, key)
-            })
-            .collect();
-        let parts = drawn.iter().map(|(table, drawn, key)| Part {
-            table: TableId(*table),
-            key,
-            rules: drawn.rules,
-            request: match &drawn.change {
-                Change::Read => PartRequest::Read,
-                Change::Write(value) => PartRequest::Write(value),
-                Change::WriteExpiring(value, lifetime) => {
-                    PartRequest::WriteExpiring(value, *lifetime)
-                }
-                Change::Touch(lifetime) => PartRequest::Touch(*lifetime),
-                Change::Remove => PartRequest::Remove,
-                Change::Append(piece) => PartRequest::Append(piece),
-                Change::Swap(value, lifetime) => PartRequest::Swap(value, *lifetime),
-                Change::Add(amount) => PartRequest::Increment(*amount),
-            },
-        });
-        let op = self.client().multi(parts, deadline);
-        let parts = drawn.into_iter().map(|(table, drawn, _)| {
-            (score.history.call((table, drawn.key), drawn.asked), table, drawn.key)
-        });
-        self.asked.insert(op, Asked::Several(parts.collect()));
     }
 }
 

@@ -108,7 +108,8 @@ pub enum Answer<'b> {
     /// The results of a multi-operation's parts.
     Parts(Parts),
     /// The answer to a transaction that was committed: the new version of each object that it
-    /// wrote, in the order of its parts. Those of its other parts have no meaning.
+    /// wrote and the version of each object that it removed or checked, 0 if there was none, in the
+    /// order of its parts. A transaction that changes nothing has no versions: they are 0.
     Committed(Vec<Version>),
     /// The bytes of an echo, or the counters of a server as a JSON object.
     Bytes(Value<'b>),

@@ -70,8 +70,8 @@ struct Step<'a> {
 }
 
 impl Memory {
-    /// Checks that an object is as a transaction needs it, and that no lock keeps the transaction
-    /// from it.
+    /// Checks that an object, which has not expired, is as a transaction needs it, and that no lock
+    /// keeps the transaction from it.
     ///
     /// # Errors
     /// The verdict and the version of the object.
@@ -80,11 +80,9 @@ impl Memory {
         (table, hash, key): (TableId, KeyHash, &[u8]),
         rules: RejectRules,
         access: Access,
-        wall: WallTime,
     ) -> Result<(), Why> {
         let found = self.find(table, hash, key).map(|(_, at)| self.log.object(at));
-        let object = found.filter(|object| wall < object.expires);
-        let version = object.map_or(Version(0), |object| object.version);
+        let version = found.map_or(Version(0), |object| object.version);
         if self.transactions.is_locked(table, hash, access) {
             return Err((Status::Locked, version));
         }
@@ -95,8 +93,8 @@ impl Memory {
     ///
     /// # Errors
     /// The verdict and the version of the object.
-    pub fn check_item(&self, item: &Item<'_>, wall: WallTime) -> Result<(), Why> {
-        self.check((item.table, item.hash, item.key), item.rules, item.access(), wall)
+    pub fn check_item(&self, item: &Item<'_>) -> Result<(), Why> {
+        self.check((item.table, item.hash, item.key), item.rules, item.access())
     }
 
     fn before(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
@@ -137,7 +135,10 @@ impl Memory {
             value: &value,
             expires: WallTime::NEVER,
         };
-        let record = Record { once: item.once, sum: None, old: &[] };
+        // A record's version is at least 1. A sum says that there is no object.
+        let is_absent = before.is_none() && !matches!(item.planned, Planned::Write(..));
+        let sum = is_absent.then_some([0; 8]);
+        let record = Record { once: item.once, sum, old: &[] };
         let (len, longest) = (object.entry_len(), record.longest());
         if len + longest > self.log.longest_entry() {
             return Err(Status::ValueTooLong);
@@ -153,9 +154,9 @@ impl Memory {
         if before.is_none() {
             self.log.use_version();
         }
-        let outcome = Outcome { status: Status::Ok, version, sum: None };
+        let outcome = Outcome { status: Status::Ok, version, sum };
         self.completed(item.once, outcome, at, 0);
-        Ok(version)
+        Ok(version_of(outcome))
     }
 
     // Deciding.
@@ -408,6 +409,13 @@ impl Memory {
             }
         }
     }
+}
+
+/// Returns the version that the reply to a part has: 0 if a transaction checks or removes an object
+/// that does not exist.
+#[must_use]
+pub fn version_of(outcome: Outcome) -> Version {
+    if outcome.sum.is_some() { Version(0) } else { outcome.version }
 }
 
 /// Writes the entry of a committed part, which fills `out`.

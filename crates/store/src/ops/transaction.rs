@@ -19,7 +19,7 @@ use crate::message::transaction::{
     self, ANSWER, Change, Conflict, Decide, Decision, Front, Participant, Resolve, Resolved, answer,
 };
 use crate::message::{Opcode, Status};
-use crate::objects::commit::Item;
+use crate::objects::commit::{Item, version_of};
 use crate::objects::locks::Access;
 use crate::objects::memory::{self, Memory};
 use crate::objects::record::{Planned, Record};
@@ -71,6 +71,12 @@ impl<'a> Parts<'a> {
             let hash = master.memory.tablets.locate(part.table, part.key);
             let (table, hash, key) = (part.table, hash.ok_or(Status::UnknownTablet)?, part.key);
             let once = Once { lease: front.lease, rpc: part.rpc, ack: front.ack };
+            // What has expired is gone, whatever the clock of the next server says.
+            if let Some((place, at)) = master.memory.find(table, hash, key)
+                && master.memory.log.object(at).expires <= wall
+            {
+                master.expire(call.now, place, at)?;
+            }
             items.push(Item { table, hash, key, rules: part.rules, once, planned });
         }
         let mut objects: Vec<_> = items.iter().map(|item| (item.table, item.hash)).collect();
@@ -101,7 +107,7 @@ impl<'a> Parts<'a> {
                         let sum = outcome.sum.unwrap_or_default();
                         refused = refused.or(Some(Conflict::of_sum(sum, outcome.version)));
                     }
-                    State::Done(outcome.version)
+                    State::Done(version_of(outcome))
                 }
                 Verdict::TooFar => return Err(Err(Status::Retry)),
                 Verdict::Stale => return Err(Err(Status::StaleRpc)),
@@ -121,7 +127,7 @@ impl<'a> Parts<'a> {
     /// Returns the conflict of the first new part that is not as the transaction needs it.
     fn conflict(&self, master: &Master) -> Option<Conflict> {
         self.new_ones().find_map(|(index, item)| {
-            let (why, version) = master.memory.check_item(item, self.wall).err()?;
+            let (why, version) = master.memory.check_item(item).err()?;
             Some(Conflict { why, part: index as u16, version })
         })
     }
@@ -303,7 +309,7 @@ impl<'a> Operation<'a> for Validate<'a> {
         let parts = Parts::read(master, call, &self.0)?;
         let conflict = parts.items.iter().enumerate().find_map(|(index, item)| {
             let object = (item.table, item.hash, item.key);
-            let checked = master.memory.check(object, item.rules, Access::Read, parts.wall);
+            let checked = master.memory.check(object, item.rules, Access::Read);
             let (why, version) = checked.err()?;
             Some(Conflict { why, part: index as u16, version })
         });
