@@ -343,8 +343,15 @@ impl Client {
                 round.again.get_or_insert(0);
                 return;
             }
+            // What is decided has to become known, whatever the reason.
+            _ if it.phase == Phase::Deciding => {
+                round.again.get_or_insert(0);
+                return;
+            }
             Status::StaleRpc => Error::Unknown,
             Status::NoSpace => Error::NoSpace,
+            Status::TooFewServers => Error::TooFewServers,
+            Status::TabletLost => Error::TabletLost,
             Status::TableDoesntExist => Error::TableDoesntExist,
             Status::ValueTooLong => {
                 let bytes = |&number: &usize| self.request(it, Opcode::Commit, &[number]).len();
