@@ -179,8 +179,8 @@ impl Order {
         }
     }
 
-    /// Calls `link` for the writes at unknown places. Each comes after the changes that ended before
-    /// it began, and so after all transactions that saw the version before.
+    /// Calls `link` for the writes at unknown places. Each comes after the changes that ended
+    /// before it began, and so after all transactions that saw the last of these.
     fn unplaced_links(
         &self,
         chain: &[(Place, usize)],

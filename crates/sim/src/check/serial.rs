@@ -20,7 +20,7 @@
 //! that an object does not exist while an unanswered removal may happen at any time. Objects do not
 //! exist before their first write in the history.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::cycles::{Graph, Step};
@@ -69,8 +69,11 @@ pub enum Kind {
     Garbage,
     /// G1a: a read saw a write of an aborted transaction.
     AbortedRead,
-    /// One version of an object has two writes, or one write has two versions.
+    /// One version of an object has two writes, one write has two versions, or a write has version
+    /// 0.
     Versions,
+    /// P2: a committed transaction saw two states of one object.
+    FuzzyRead,
     /// G0: a cycle of `ww`.
     G0,
     /// G1c: a cycle of `ww` and `wr`.
@@ -308,6 +311,9 @@ impl Serial {
     fn writer(&self, reader: usize, name: Name, version: u64, tag: u64) -> Result<usize, Fault> {
         let saw = format!("T{reader} saw version {version} of {name:?} with tag {tag}");
         match self.tags.get(&tag) {
+            Some((writer, _)) if *writer == reader => {
+                Err(fault(Kind::Garbage, format!("{saw}, which it had not yet written")))
+            }
             Some((writer, written)) if *written == name => {
                 if self.transactions[*writer].outcome == Outcome::Aborted {
                     let text = format!("{saw} of T{writer}, which was aborted");
@@ -323,12 +329,16 @@ impl Serial {
     fn orders(&self, facts: &Facts) -> Result<BTreeMap<Name, Order>, Fault> {
         let mut orders: BTreeMap<Name, Order> = BTreeMap::new();
         let mut removed = Vec::new();
-        let mut unplaced: BTreeSet<Name> = BTreeSet::new();
+        // The first begin of the writes of each object whose versions are not known.
+        let mut unplaced: BTreeMap<Name, u64> = BTreeMap::new();
         for (number, transaction) in self.transactions.iter().enumerate() {
             if transaction.outcome == Outcome::Aborted {
                 continue;
             }
             let committed = facts.committed[number];
+            if committed {
+                self.repeats(number)?;
+            }
             for part in &transaction.parts {
                 let name = part.changes();
                 let own = name.and_then(|name| transaction.saw(name));
@@ -347,7 +357,7 @@ impl Serial {
                             order.write(version, number);
                             continue;
                         }
-                        unplaced.insert(name);
+                        unplaced.entry(name).or_insert(transaction.begin);
                         match own {
                             _ if !committed => {}
                             Some(Some((version, _))) => order.write_after(version, number),
@@ -374,13 +384,37 @@ impl Serial {
             }
         }
         for (number, name, version) in removed {
-            if !facts.tags.contains_key(&(name, version)) && !unplaced.contains(&name) {
+            let end = self.transactions[number].end;
+            let perhaps = unplaced.get(&name).is_some_and(|begin| *begin < end);
+            if !facts.tags.contains_key(&(name, version)) && !perhaps {
                 let text =
                     format!("T{number} removed version {version} of {name:?}: never written");
                 return Err(fault(Kind::Garbage, text));
             }
         }
         Ok(orders)
+    }
+
+    /// Checks that a transaction saw one state of each object; a removal that was answered sees one
+    /// too.
+    fn repeats(&self, number: usize) -> Result<(), Fault> {
+        let transaction = &self.transactions[number];
+        for part in &transaction.parts {
+            let (name, version) = match *part {
+                Part::Read { name, seen } => (name, Some(seen.map_or(0, |(version, _)| version))),
+                Part::Remove { name } => (name, transaction.versions.get(&name).copied()),
+                Part::Write { .. } => continue,
+            };
+            let other = transaction.saw(name).map(|seen| seen.map_or(0, |(version, _)| version));
+            if let (Some(version), Some(other)) = (version, other)
+                && version != other
+            {
+                let text =
+                    format!("T{number} saw versions {version} and {other} of {name:?} (0: none)");
+                return Err(fault(Kind::FuzzyRead, text));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the graph of the transactions that committed. With `real_time`, each end has a node
@@ -501,18 +535,21 @@ impl Transaction {
 impl Facts {
     /// Adds the fact that a write has a version.
     fn add(&mut self, name: Name, version: u64, tag: u64, number: usize) -> Result<(), Fault> {
+        if version == 0 {
+            let text = format!("tag {tag} of {name:?} has version 0 in T{number}");
+            return Err(fault(Kind::Versions, text));
+        }
         let other = *self.tags.entry((name, version)).or_insert(tag);
         if other != tag {
             let text = format!(
-                "version {version} of {name:?} has tag {other}, and tag {tag} according to T{number}"
+                "version {version} of {name:?} has tag {other}, and tag {tag} in T{number}"
             );
             return Err(fault(Kind::Versions, text));
         }
         let other = *self.versions.entry(tag).or_insert(version);
         if other != version {
-            let text = format!(
-                "tag {tag} of {name:?} has version {other}, and {version} according to T{number}"
-            );
+            let text =
+                format!("tag {tag} of {name:?} has version {other}, and {version} in T{number}");
             return Err(fault(Kind::Versions, text));
         }
         Ok(())

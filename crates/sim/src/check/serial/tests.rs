@@ -8,6 +8,9 @@ const X: Name = (1, 1);
 const Y: Name = (1, 2);
 const Z: Name = (2, 1);
 
+/// A transaction's parts, and the versions that its answer reports.
+type Whole<'a> = (&'a [Part], &'a [(Name, u64)]);
+
 fn saw(name: Name, version: u64, tag: u64) -> Part {
     Part::Read { name, seen: Some((version, tag)) }
 }
@@ -32,7 +35,7 @@ fn done(serial: &mut Serial, parts: &[Part], versions: &[(Name, u64)]) {
 }
 
 /// Adds transactions that all overlap.
-fn overlap(serial: &mut Serial, transactions: &[(&[Part], &[(Name, u64)])]) {
+fn overlap(serial: &mut Serial, transactions: &[Whole<'_>]) {
     let numbers: Vec<_> = transactions.iter().map(|_| serial.begin()).collect();
     for (number, (parts, versions)) in numbers.into_iter().zip(transactions) {
         parts.iter().for_each(|part| serial.add(number, *part));
@@ -104,6 +107,9 @@ fn a_read_sees_a_write_that_may_have_committed() {
     let mut garbage = serial.clone();
     done(&mut garbage, &[saw(X, 2, 7)], &[]);
     bad(&garbage, Kind::Garbage, false);
+    let mut own = serial.clone();
+    done(&mut own, &[saw(X, 2, 7), write(X, 7)], &[(X, 2)]);
+    bad(&own, Kind::Garbage, false);
     let mut elsewhere = serial.clone();
     done(&mut elsewhere, &[saw(X, 5, 8)], &[]);
     bad(&elsewhere, Kind::Garbage, false);
@@ -113,6 +119,9 @@ fn a_read_sees_a_write_that_may_have_committed() {
 
 #[test]
 fn a_version_has_one_write() {
+    let mut zero = three();
+    done(&mut zero, &[write(X, 4)], &[(X, 0)]);
+    bad(&zero, Kind::Versions, false);
     let mut two_tags = three();
     overlap(&mut two_tags, &[(&[write(X, 4)], &[(X, 2)]), (&[write(X, 5)], &[(X, 2)])]);
     bad(&two_tags, Kind::Versions, false);
@@ -293,8 +302,14 @@ fn a_change_between_a_read_and_the_commit_is_found() {
     serial.add(number, saw(X, 1, 1));
     done(&mut serial, &[write(X, 4)], &[(X, 2)]);
     serial.add(number, saw(X, 2, 4));
+    let mut aborted = serial.clone();
+    aborted.abort(number);
+    good(&aborted);
     serial.commit(number, &[]);
-    bad(&serial, Kind::GSingle, false);
+    bad(&serial, Kind::FuzzyRead, false);
+    let mut serial = three();
+    done(&mut serial, &[absent(X), remove(X)], &[(X, 1)]);
+    bad(&serial, Kind::FuzzyRead, false);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use sprat_proto::Rng;
 
 use super::*;
 
-/// The state of an object in the store: the highest version so far, and the present version and tag.
+/// The state of an object in the store: the highest version so far, and the present version and
+/// tag.
 type Object = (u64, Option<(u64, u64)>);
 
 /// The progress of a client with its transaction.
@@ -111,7 +112,7 @@ impl Store {
                 match outcome {
                     _ if self.rng.chance(100_000) => self.serial.unknown(client.number),
                     Some(versions) => {
-                        let hide = if self.serial.len() % 3 == 0 { 300_000 } else { 0 };
+                        let hide = if self.serial.len().is_multiple_of(3) { 300_000 } else { 0 };
                         versions.retain(|_| !self.rng.chance(hide));
                         self.serial.commit(client.number, versions);
                     }
@@ -242,7 +243,7 @@ fn most_reads_of_older_versions_are_found() {
             found += u32::from(serial.check().is_err());
         }
     }
-    assert!(changed > 500 && found * 100 > changed * 80, "{found} of {changed} are found");
+    assert!(changed > 500 && found * 100 > changed * 90, "{found} of {changed} are found");
 }
 
 /// The state of an object in the search of all orders: no version is above the first number, as far
@@ -375,5 +376,5 @@ fn the_verdict_agrees_with_a_search_of_all_orders() {
             }
         }
     }
-    assert!(broken > 1_000 && missed * 10 < broken, "{missed} of {broken} faults are missed");
+    assert!(broken > 1_000 && missed * 50 < broken, "{missed} of {broken} faults are missed");
 }
