@@ -19,8 +19,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 
+mod cycles;
 pub mod history;
 pub mod names;
+mod order;
+pub mod serial;
 pub mod store;
 pub mod stream;
 

@@ -7,7 +7,8 @@
 //! - [`frames`]: the frames of replicas that survive a crash;
 //! - [`rings`]: memory that processes of one machine share;
 //! - [`world`]: hosts, clocks, turns, crashes, pauses, partitions;
-//! - [`check`]: a checker for the linearizability of the clients' results;
+//! - [`check`]: checkers of the clients' results: is each object linearizable, and are transactions
+//!   strictly serializable?
 //! - [`node`]: a process with an RPC endpoint and a store machine;
 //! - [`process`]: a process and its environment;
 //! - [`seeds`]: runs a test with many seeds.
