@@ -110,6 +110,26 @@ fn fault(kind: Kind, text: String) -> Fault {
 }
 
 /// A history of transactions on versioned objects, for the check that it is strictly serializable.
+///
+/// ```
+/// use sprat_sim::check::serial::{Kind, Part, Serial};
+///
+/// let (x, mut history) = ((1, 1), Serial::default());
+/// let first = history.write(x, 100);
+/// history.commit(first, &[(x, 1)]);
+/// // Two transactions see version 1, and both write.
+/// let numbers = [history.begin(), history.begin()];
+/// for (number, tag) in numbers.into_iter().zip([101, 102]) {
+///     history.add(number, Part::Read { name: x, seen: Some((1, 100)) });
+///     history.add(number, Part::Write { name: x, tag });
+/// }
+/// history.commit(numbers[0], &[(x, 2)]);
+/// let mut good = history.clone();
+/// good.abort(numbers[1]);
+/// assert!(good.check().is_ok());
+/// history.commit(numbers[1], &[(x, 3)]);
+/// assert_eq!(history.check().unwrap_err().kind, Kind::GSingle);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Serial {
     transactions: Vec<Transaction>,

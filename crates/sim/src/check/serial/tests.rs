@@ -350,6 +350,31 @@ fn an_absent_object_is_read_at_the_beginning_or_after_a_removal() {
 }
 
 #[test]
+fn a_removal_is_an_observation_too() {
+    let mut serial = three();
+    done(&mut serial, &[remove(X)], &[(X, 0)]);
+    bad(&serial, Kind::GSingle, true);
+    // A removal that saw no object removed nothing, even if it was not answered.
+    let mut serial = Serial::default();
+    let number = serial.begin();
+    [absent(X), remove(X)].iter().for_each(|part| serial.add(number, *part));
+    serial.unknown(number);
+    done(&mut serial, &[write(X, 1)], &[(X, 1)]);
+    good(&serial);
+    done(&mut serial, &[absent(X)], &[]);
+    bad(&serial, Kind::GSingle, true);
+    // If another transaction removed the version, the one without an answer did not.
+    let mut serial = three();
+    let number = serial.begin();
+    [saw(X, 1, 1), remove(X)].iter().for_each(|part| serial.add(number, *part));
+    serial.unknown(number);
+    done(&mut serial, &[absent(X)], &[]);
+    good(&serial);
+    done(&mut serial, &[remove(X)], &[(X, 1)]);
+    bad(&serial, Kind::GSingle, true);
+}
+
+#[test]
 fn a_transaction_that_sees_no_object_sees_the_removal_whole() {
     for (y, tag, whole) in [(2, 5, true), (1, 2, false)] {
         let mut serial = three();
