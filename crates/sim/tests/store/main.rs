@@ -12,6 +12,7 @@ mod replicas;
 mod restarts;
 mod scans;
 mod score;
+mod transactions;
 mod user;
 
 use score::Score;

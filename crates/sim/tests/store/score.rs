@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sprat_proto::Instant;
 use sprat_sim::check::history::History;
 use sprat_sim::check::names::{self, Name};
+use sprat_sim::check::serial::Serial;
 use sprat_sim::check::{Entry, Verdict, linearizable};
 use sprat_sim::wire::HostId;
 
@@ -13,6 +14,8 @@ use sprat_sim::wire::HostId;
 pub(crate) struct Score {
     /// The history of all objects of the simulated store.
     pub(crate) history: History,
+    /// The history of the transactions.
+    pub(crate) serial: Serial,
     /// The history of each table name of the simulated store.
     names: BTreeMap<u64, Vec<Entry<names::Op, names::Answer>>>,
     by_number: Vec<(u64, usize)>,
@@ -103,6 +106,9 @@ impl Score {
                 Verdict::Broken(why) => return Verdict::Broken(format!("table {name}: {why}")),
                 Verdict::TooHard => return Verdict::TooHard,
             }
+        }
+        if let Err(fault) = self.serial.check() {
+            return Verdict::Broken(fault.to_string());
         }
         // Only the cluster knows the tablet of a key, unless the table has a single one.
         let is_whole = span == 1 && !self.arranged;
