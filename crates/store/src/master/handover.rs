@@ -22,7 +22,7 @@ use super::membership::{CALL_NS, COORDINATOR};
 use super::state::Master;
 use crate::message::Status;
 use crate::message::migration::{Fate, FindTablet, Found, PullTablet};
-use crate::objects::leaving::{Leaving, NoPage};
+use crate::objects::leaving::{Asked, Leaving, NoPage};
 use crate::objects::tablet::Tablet;
 
 /// The pause between two questions to the coordinator while the tablet is served.
@@ -55,7 +55,8 @@ impl Master {
             self.memory.close_leaving();
             self.departure.ask_at(now.after(CLOSED_NS));
         }
-        self.memory.page((pull.cluster, pull.source), pull.page).map_err(|why| match why {
+        let asked = Asked { page: pull.page, attempt: pull.attempt, from: pull.from };
+        self.memory.page((pull.cluster, pull.source), asked).map_err(|why| match why {
             // An earlier page may be on its way.
             NoPage::OutOfOrder => Status::Retry,
             NoPage::TooManyChanges => Status::NoSpace,
@@ -68,7 +69,7 @@ impl Master {
         pull: &PullTablet,
         tablet: Tablet,
     ) -> Result<(), Status> {
-        if pull.migration <= self.departure.ended || pull.page != 1 {
+        if pull.migration <= self.departure.ended || pull.from != 1 {
             return Err(Status::NoRecovery);
         }
         if !self.memory.tablets.owns(tablet) {

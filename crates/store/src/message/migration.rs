@@ -158,9 +158,14 @@ requests! {
         /// The last key hash of the tablet to pull.
         last: u64,
         /// The number of the page, 1 first. A request for a page acknowledges those that are
-        /// [`MOST_AHEAD`] before it. A page that is asked for again is made anew, and so are those
-        /// behind it.
+        /// [`MOST_AHEAD`] before it.
         page: u64,
+        /// The number of the attempt to get pages in their order, 1 first. After a failure, a later
+        /// attempt begins with the first page that is missing. It is made anew, and so are those
+        /// behind it. A request of an earlier attempt is refused.
+        attempt: u64,
+        /// The first page of the attempt.
+        from: u64,
         /// True if the source must close the tablet: it serves it no more.
         close: bool,
     }

@@ -126,8 +126,9 @@ pub(super) struct Sent {
 pub struct Leaving {
     number: u64,
     pub(super) tablet: Tablet,
-    /// The number of the last page.
+    /// The number of the last page, and of the attempt that it belongs to.
     page: u64,
+    attempt: u64,
     /// The last pages, which may not have arrived, the newest last.
     pages: VecDeque<Sent>,
     /// The position of the walk in the hash table. `None` if it has ended.
@@ -136,6 +137,17 @@ pub struct Leaving {
     chases: u32,
     pub(super) changes: Changes,
     pub(super) closed: bool,
+}
+
+/// The request for a page, as in [`PullTablet`](crate::message::migration::PullTablet).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asked {
+    /// The number of the page.
+    pub page: u64,
+    /// The number of the attempt.
+    pub attempt: u64,
+    /// The first page of the attempt.
+    pub from: u64,
 }
 
 /// The reason for which there is no page.
@@ -157,6 +169,7 @@ impl Leaving {
             number,
             tablet,
             page: 0,
+            attempt: 0,
             pages: VecDeque::new(),
             walk: Some(0),
             chases: 0,
@@ -206,20 +219,33 @@ impl Leaving {
         }
     }
 
-    /// Begins a page: the one after the last, or again one of those that may not have arrived. Then
-    /// the pages behind it are to be sent again too.
-    pub(super) fn begin_page(&mut self, number: u64) -> Result<(), NoPage> {
-        // The numbers of pages start with 1.
-        let oldest = (self.page + 1).saturating_sub(self.pages.len() as u64);
-        if !(oldest..=self.page + 1).contains(&number) {
+    /// Begins a page of an attempt: the one after the last. A new attempt goes back to its first
+    /// page, one of those that may not have arrived, and those behind it are to be sent again too.
+    ///
+    /// The requests of an attempt may arrive in any order. Only those that are in order count, or a
+    /// page could be made anew that has arrived, without the changes that it has then.
+    pub(super) fn begin_page(&mut self, asked: Asked) -> Result<(), NoPage> {
+        let Asked { page: number, attempt, from } = asked;
+        if attempt < self.attempt {
             return Err(NoPage::OutOfOrder);
         }
-        while self.page >= number
-            && let Some(lost) = self.pages.pop_back()
-        {
-            self.changes.take_back(lost.changes);
-            self.walk = lost.began;
-            self.page -= 1;
+        if attempt > self.attempt {
+            // The numbers of pages start with 1.
+            let oldest = (self.page + 1).saturating_sub(self.pages.len() as u64);
+            if !(oldest..=self.page + 1).contains(&from) {
+                return Err(NoPage::OutOfOrder);
+            }
+            self.attempt = attempt;
+            while self.page >= from
+                && let Some(lost) = self.pages.pop_back()
+            {
+                self.changes.take_back(lost.changes);
+                self.walk = lost.began;
+                self.page -= 1;
+            }
+        }
+        if number != self.page + 1 {
+            return Err(NoPage::OutOfOrder);
         }
         let is_hopeless = !self.closed && self.chases >= 4 * MOST_CHASES;
         if is_hopeless || self.changes.bytes() > MOST_CHANGED {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 
 use super::entry::{self, Completion, HEADER, Header, Object, Tombstone};
-use super::leaving::{Changes, Leaving, NoPage, Removed};
+use super::leaving::{Asked, Changes, Leaving, NoPage, Removed};
 use super::log::Log;
 use super::memory::{Memory, object_of_record};
 use super::segment::{Location, Span};
@@ -76,13 +76,13 @@ impl<'a> Writer<'a> {
 }
 
 impl Memory {
-    /// Returns the page `number` of the tablet that leaves, in the format of the reply.
+    /// Returns a page of the tablet that leaves, in the format of the reply.
     ///
     /// # Errors
     /// [`NoPage`]. After [`NoPage::TooManyChanges`] the migration has to be given up.
-    pub fn page(&mut self, me: (u64, ServerId), number: u64) -> Result<Vec<u8>, NoPage> {
+    pub fn page(&mut self, me: (u64, ServerId), asked: Asked) -> Result<Vec<u8>, NoPage> {
         let mut leaving = self.leaving.take().ok_or(NoPage::OutOfOrder)?;
-        let page = leaving.begin_page(number).map(|()| self.fill(&mut leaving, me));
+        let page = leaving.begin_page(asked).map(|()| self.fill(&mut leaving, me));
         self.leaving = Some(leaving);
         page
     }

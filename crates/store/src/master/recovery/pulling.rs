@@ -45,6 +45,9 @@ pub(super) struct Pulling {
     /// The number of the next page to ask for, and of the next one to replay.
     next: u64,
     wanted: u64,
+    /// The number of the attempt to get pages, and its first page.
+    attempt: u64,
+    from: u64,
     /// The number of requests in progress.
     in_progress: u64,
     close: bool,
@@ -74,6 +77,8 @@ impl Pulling {
             tablet,
             next: 1,
             wanted: 1,
+            attempt: 1,
+            from: 1,
             in_progress: 0,
             close: false,
             received: BTreeMap::new(),
@@ -110,7 +115,8 @@ impl Pulling {
         if self.goes_back && self.in_progress == 0 {
             self.goes_back = false;
             self.received.clear();
-            self.next = self.wanted;
+            (self.next, self.from) = (self.wanted, self.wanted);
+            self.attempt += 1;
         }
         let is_far = self.next >= self.wanted + MOST_AHEAD;
         if self.complete || self.given_up || self.goes_back || is_far {
@@ -120,11 +126,22 @@ impl Pulling {
         if !core::mem::replace(&mut self.linked, true) {
             return Some((Output::Connect { link, locator: self.locator.clone() }, None));
         }
-        let Self { migration, source, next: page, close, .. } = *self;
+        let Self { migration, source, next: page, attempt, from, close, .. } = *self;
         (self.next, self.in_progress) = (page + 1, self.in_progress + 1);
         let Tablet { table, first, last } = self.tablet;
-        let message =
-            PullTablet { cluster, source, migration, table, first, last, page, close }.emit();
+        let message = PullTablet {
+            cluster,
+            source,
+            migration,
+            table,
+            first,
+            last,
+            page,
+            attempt,
+            from,
+            close,
+        };
+        let message = message.emit();
         let (message, deadline) = (message.into(), now.after(CALL_NS));
         Some((Output::Call { link, tag, message, deadline }, Some(Asked(page))))
     }

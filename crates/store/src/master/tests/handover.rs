@@ -19,6 +19,8 @@ impl Rig {
             first,
             last,
             page,
+            attempt: page,
+            from: page,
             close,
         };
         Page::parse(&self.ask(pull.emit())).map(|_| ())

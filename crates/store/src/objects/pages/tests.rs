@@ -25,6 +25,7 @@ struct Target {
     world: World,
     partition: Partition,
     page: u64,
+    attempt: u64,
 }
 
 impl Target {
@@ -37,14 +38,22 @@ impl Target {
         world.memory.tablets.prepare(tablet, key, TableDurability::Cluster, floor).unwrap();
         let since = world.memory.log.begin_side().unwrap();
         let tablets = vec![(tablet, SegmentId(0))];
-        Self { world, partition: Partition::new(ME.1, 0, tablets, (since, false)), page: 1 }
+        Self {
+            world,
+            partition: Partition::new(ME.1, 0, tablets, (since, false)),
+            page: 1,
+            attempt: 0,
+        }
     }
 
     /// Pulls the next pages, some of them ahead. Some replies do not arrive, so that they are
     /// pulled again, and those behind them.
     fn pull(&mut self, source: &mut Memory, rng: &mut Rng) -> Progress {
         let ahead = 1 + rng.below(MOST_AHEAD);
-        let replies: Vec<_> = (0..ahead).map(|n| source.page(ME, self.page + n).unwrap()).collect();
+        self.attempt += 1;
+        let (from, attempt) = (self.page, self.attempt);
+        let asked = |n| Asked { page: from + n, attempt, from };
+        let replies: Vec<_> = (0..ahead).map(|n| source.page(ME, asked(n)).unwrap()).collect();
         let mut progress = Progress::Behind;
         for reply in &replies {
             if rng.chance(100_000) {
@@ -213,16 +222,25 @@ fn a_migration_that_is_given_up_leaves_everything_as_it_was() {
 #[test]
 fn pages_come_in_order() {
     let mut world = World::new(8, 4096);
-    assert_eq!(world.memory.page(ME, 1), Err(NoPage::OutOfOrder), "no tablet leaves");
+    let first = Asked { page: 1, attempt: 1, from: 1 };
+    assert_eq!(world.memory.page(ME, first), Err(NoPage::OutOfOrder), "no tablet leaves");
     world.memory.leaving = Some(Leaving::new(1, ALL).into());
+    let mut page =
+        |page, attempt, from| world.memory.page(ME, Asked { page, attempt, from }).map(|_| ());
+    let refused = Err(NoPage::OutOfOrder);
     for number in 1..=MOST_AHEAD + 3 {
-        assert_eq!(world.memory.page(ME, number + 1), Err(NoPage::OutOfOrder));
-        assert!(world.memory.page(ME, number).is_ok());
+        assert_eq!(page(number + 1, 1, 1), refused);
+        assert_eq!(page(number, 1, 1), Ok(()));
+        assert_eq!(page(number, 1, 1), refused, "it was made, and may have arrived");
     }
     // The newest eight may not have arrived.
-    assert_eq!(world.memory.page(ME, 3), Err(NoPage::OutOfOrder));
-    assert!(world.memory.page(ME, 4).is_ok());
-    assert_eq!(world.memory.page(ME, 6), Err(NoPage::OutOfOrder), "page 5 comes first");
-    assert_eq!(world.memory.page(ME, 0), Err(NoPage::OutOfOrder));
-    assert_eq!(world.memory.page(ME, u64::MAX), Err(NoPage::OutOfOrder));
+    assert_eq!(page(3, 2, 3), refused);
+    assert_eq!(page(4, 2, 4), Ok(()));
+    assert_eq!(page(6, 2, 4), refused, "page 5 comes first");
+    assert_eq!(page(0, 3, 0), refused);
+    assert_eq!(page(u64::MAX, 3, u64::MAX), refused);
+    // The requests of an attempt may arrive in any order, and late ones of an earlier attempt.
+    assert_eq!(page(5, 4, 4), refused, "the attempt begins with page 4");
+    assert_eq!(page(5, 2, 4), refused, "that attempt is over");
+    assert_eq!((page(4, 4, 4), page(5, 4, 4), page(4, 4, 4)), (Ok(()), Ok(()), refused));
 }
