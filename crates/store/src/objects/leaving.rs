@@ -53,9 +53,10 @@ pub(super) struct Removed {
 /// The changes that the other master does not know yet, or has not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// The hashes whose objects have changed, each once, and the same in a set.
-    changed: Vec<KeyHash>,
-    known: HashSet<KeyHash>,
+    /// The tables and hashes whose objects have changed, each once, and the same in a set. Records of
+    /// transactions have another place in the walk than the object of their hash.
+    changed: Vec<(TableId, KeyHash)>,
+    known: HashSet<(TableId, KeyHash)>,
     removed: Vec<Removed>,
     /// The bytes of the removed keys.
     key_bytes: usize,
@@ -78,9 +79,9 @@ impl Changes {
     }
 
     /// Adds a hash whose objects have changed.
-    pub(super) fn change(&mut self, hash: KeyHash) {
-        if self.known.insert(hash) {
-            self.changed.push(hash);
+    pub(super) fn change(&mut self, table: TableId, hash: KeyHash) {
+        if self.known.insert((table, hash)) {
+            self.changed.push((table, hash));
         }
     }
 
@@ -97,15 +98,15 @@ impl Changes {
     }
 
     /// Takes any of the changed hashes.
-    pub(super) fn next_changed(&mut self) -> Option<KeyHash> {
-        let hash = self.changed.pop()?;
-        self.known.remove(&hash);
-        Some(hash)
+    pub(super) fn next_changed(&mut self) -> Option<(TableId, KeyHash)> {
+        let changed = self.changed.pop()?;
+        self.known.remove(&changed);
+        Some(changed)
     }
 
     /// Takes back what was sent and may not have arrived.
     fn take_back(&mut self, sent: Self) {
-        sent.changed.into_iter().for_each(|hash| self.change(hash));
+        sent.changed.into_iter().for_each(|(table, hash)| self.change(table, hash));
         self.removed.extend(sent.removed);
         self.key_bytes += sent.key_bytes;
         self.completions.extend(sent.completions);
@@ -206,7 +207,7 @@ impl Leaving {
     #[cold]
     pub(super) fn note_change(&mut self, table: TableId, hash: KeyHash) {
         if self.has_sent(table, hash) {
-            self.changes.change(hash);
+            self.changes.change(table, hash);
         }
     }
 

@@ -149,23 +149,21 @@ impl Memory {
             if page.is_full() {
                 break;
             }
-            let Some(hash) = changes.next_changed() else { break };
+            let Some((table, hash)) = changes.next_changed() else { break };
             found.clear();
-            for table in [table, table.records()] {
-                self.table.find(spread(table, hash), |at| {
-                    found.push(at);
-                    false
-                });
-            }
+            self.table.find(spread(table, hash), |at| {
+                found.push(at);
+                false
+            });
             for &at in &found {
                 let object = self.log.object(at);
-                let is_it = object.table.base() == table
+                let is_it = object.table == table
                     && self.tablets.hash(object.table, object.key) == Some(hash);
                 if is_it {
                     page.object(at, &object);
                 }
             }
-            sent.change(hash);
+            sent.change(table, hash);
         }
         while !page.is_full()
             && let Some((once, hash)) = changes.completions.pop()

@@ -48,6 +48,9 @@ pub(super) struct Pulling {
     /// The number of the attempt to get pages, and its first page.
     attempt: u64,
     from: u64,
+    /// The number of pages that may be asked for ahead. One at first after a failure, since requests
+    /// that overtake each other fail again, and more with each page that arrives.
+    window: u64,
     /// The number of requests in progress.
     in_progress: u64,
     close: bool,
@@ -79,6 +82,7 @@ impl Pulling {
             wanted: 1,
             attempt: 1,
             from: 1,
+            window: 1,
             in_progress: 0,
             close: false,
             received: BTreeMap::new(),
@@ -118,7 +122,7 @@ impl Pulling {
             (self.next, self.from) = (self.wanted, self.wanted);
             self.attempt += 1;
         }
-        let is_far = self.next >= self.wanted + MOST_AHEAD;
+        let is_far = self.next >= self.wanted + self.window;
         if self.complete || self.given_up || self.goes_back || is_far {
             return None;
         }
@@ -162,11 +166,12 @@ impl Pulling {
                 self.failing_since = None;
                 self.close |= progress == Progress::Near;
                 self.received.insert(page, reply.to_vec());
+                self.window = (self.window + 1).min(MOST_AHEAD);
             }
             Err(Status::Retry | Status::NotServing)
                 if now.since(*self.failing_since.get_or_insert(now)) < SILENT_NS =>
             {
-                self.goes_back = true;
+                (self.goes_back, self.window) = (true, 1);
                 self.not_before = now.after(AGAIN_NS);
             }
             _ => self.given_up = true,
