@@ -29,6 +29,7 @@ mod machine;
 mod membership;
 mod recovery;
 mod replication;
+mod resolving;
 mod state;
 mod syncs;
 #[cfg(test)]

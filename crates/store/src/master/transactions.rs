@@ -8,14 +8,14 @@
 //! Invariants: a few records are taken care of at a time, and each of them has one call in progress.
 //! A record that cannot be decided now becomes due again later.
 
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::node::machine::Output;
 use sprat_proto::rpc::{Payload, RpcError};
 
 use super::membership::{CALL_NS, COORDINATOR};
+use super::resolving::{Asked, Job, MOST_JOBS, Step};
 use super::state::Master;
 use crate::message::Status;
 use crate::message::control;
@@ -23,89 +23,8 @@ use crate::message::transaction::{
     Decision, FindOwner, Owner, Participant, Resolution, Resolve, Resolved, decide,
 };
 use crate::objects::locks::Due;
-use crate::objects::memory::Memory;
 use crate::objects::record::Record;
-use crate::types::{LeaseId, ServerId};
-
-/// The number of the first link to other masters for transactions.
-const LINKS: u32 = 1 << 21;
-/// The most records that are taken care of at a time.
-const MOST_JOBS: usize = 4;
-
-/// The next step for a record.
-#[derive(Debug)]
-enum Step {
-    /// The coordinator has to say which server has the object that matters next.
-    Find,
-    /// The link to that server, which has these locators, has to be connected.
-    Connect(String),
-    /// That server has to be called.
-    Call,
-    /// The call with this tag is in progress.
-    Wait(u64, Asked),
-    /// The link has to be disconnected, and the job is over.
-    End,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
-    Owner,
-    Server,
-}
-
-/// A record that the master takes care of.
-#[derive(Debug)]
-struct Job {
-    due: Due,
-    /// The first object, whose master knows the decision; or `None`: the transaction is committed.
-    first: Option<Participant>,
-    /// The prepared objects of a committed transaction whose masters do not surely know of it. The
-    /// last one is next.
-    left: Vec<Participant>,
-    step: Step,
-    link: Link,
-    linked: bool,
-}
-
-impl Job {
-    /// Returns the object whose master is to be called next.
-    fn object(&self) -> Option<Participant> {
-        self.first.or_else(|| self.left.last().copied())
-    }
-
-    fn lease(&self) -> LeaseId {
-        self.due.key.lease
-    }
-}
-
-/// The records that the master takes care of.
-#[derive(Debug, Default)]
-pub(crate) struct Resolving {
-    jobs: Vec<Job>,
-    /// True if there may be something to send at once.
-    pub(super) pending: bool,
-}
-
-impl Resolving {
-    pub(super) fn is_mine(&self, tag: u64) -> bool {
-        self.jobs.iter().any(|job| matches!(job.step, Step::Wait(of, _) if of == tag))
-    }
-
-    /// Returns the time at which the next record is due.
-    pub(super) fn deadline(&self, memory: &Memory) -> Instant {
-        match self.jobs.len() {
-            _ if self.pending => Instant::ZERO,
-            MOST_JOBS.. => Instant::NEVER,
-            _ => memory.transactions.deadline(),
-        }
-    }
-
-    fn free_link(&self) -> Link {
-        let is_used = |link| self.jobs.iter().any(|job| job.link == link);
-        let links = (0..MOST_JOBS as u32).map(|number| Link(LINKS + number));
-        links.into_iter().find(|&link| !is_used(link)).unwrap_or(Link(LINKS))
-    }
-}
+use crate::types::ServerId;
 
 impl Master {
     /// Notes the records that are new, and begins to take care of those that are due.
