@@ -38,8 +38,9 @@ pub enum Access {
 struct Lock {
     /// The number of prepared transactions that have read the object.
     kept: u32,
-    /// True if a prepared transaction is to change the object.
-    changing: bool,
+    /// The number of prepared transactions that are to change the object. There is one at most,
+    /// apart from a replay, which may meet old records before their tombstones.
+    changing: u32,
 }
 
 /// The object that a record is about, and the lock of the object. A commit has none.
@@ -88,7 +89,7 @@ impl Transactions {
     #[cold]
     fn blocks(&self, table: TableId, hash: KeyHash, access: Access) -> bool {
         let Some(lock) = self.locks.get(&(table, hash)) else { return false };
-        lock.changing || access == Access::Change && lock.kept > 0
+        lock.changing > 0 || access == Access::Change && lock.kept > 0
     }
 
     /// Returns true if the record with this lease and number is here.
@@ -127,7 +128,7 @@ impl Transactions {
         if let Some(access) = lock {
             let lock = self.locks.entry((table, hash)).or_default();
             match access {
-                Access::Change => lock.changing = true,
+                Access::Change => lock.changing += 1,
                 Access::Keep | Access::Read => lock.kept += 1,
             }
         }
@@ -141,10 +142,10 @@ impl Transactions {
         let Some(Known { table, hash, lock }) = self.known.remove(&(lease, rpc)) else { return };
         if let (Some(access), Some(lock)) = (lock, self.locks.get_mut(&(table, hash))) {
             match access {
-                Access::Change => lock.changing = false,
+                Access::Change => lock.changing -= 1,
                 Access::Keep | Access::Read => lock.kept -= 1,
             }
-            if !lock.changing && lock.kept == 0 {
+            if lock.changing == 0 && lock.kept == 0 {
                 self.locks.remove(&(table, hash));
             }
         }
@@ -182,5 +183,63 @@ impl Transactions {
     /// Lets a record that is still there become due again later.
     pub fn again(&mut self, now: Instant, due: Due) {
         self.due.push_back((now.after(SILENT_NS), due.key.lease, due.key.rpc));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::transaction::Participant;
+
+    const TABLE: TableId = TableId(3);
+    const HASH: KeyHash = KeyHash(9);
+
+    fn key(rpc: u64) -> [u8; 24] {
+        RecordKey { hash: HASH, lease: LeaseId(1), rpc }.bytes()
+    }
+
+    fn record(planned: Planned<'_>) -> alloc::vec::Vec<u8> {
+        Record::Prepared { key: b"k", planned, first: Participant::default() }.bytes()
+    }
+
+    fn locked(it: &Transactions) -> [bool; 3] {
+        [Access::Read, Access::Keep, Access::Change].map(|access| it.is_locked(TABLE, HASH, access))
+    }
+
+    /// A replay may meet an old record of an object after the one that locks it, and then its
+    /// tombstone.
+    #[test]
+    fn a_lock_stays_until_its_own_record_goes() {
+        let mut it = Transactions::default();
+        it.add(TABLE, &key(1), &record(Planned::Remove));
+        it.add(TABLE, &key(2), &record(Planned::Remove));
+        it.forget(&key(2));
+        it.forget(&key(2));
+        assert_eq!(locked(&it), [true; 3]);
+        it.add(TABLE, &key(3), &record(Planned::Check));
+        it.add(TABLE, &key(4), &record(Planned::Check));
+        it.forget(&key(1));
+        assert_eq!(locked(&it), [false, false, true]);
+        it.forget(&key(3));
+        assert_eq!(locked(&it), [false, false, true]);
+        it.forget(&key(4));
+        assert_eq!(locked(&it), [false; 3]);
+        assert!(it.is_empty() && it.are_none_locked());
+    }
+
+    #[test]
+    fn a_record_becomes_due_if_nothing_ends_it() {
+        let mut it = Transactions::default();
+        let (start, silent) = (Instant::from_ns(5), Instant::from_ns(5 + SILENT_NS));
+        it.add(TABLE, &key(1), &record(Planned::Remove));
+        it.add(TABLE, &key(2), &record(Planned::Remove));
+        assert_eq!(it.deadline(), Instant::ZERO);
+        it.note(start);
+        it.forget(&key(1));
+        assert_eq!((it.deadline(), it.next_due(start)), (silent, None));
+        let due = it.next_due(silent).unwrap();
+        assert_eq!((due.key.rpc, it.next_due(silent), it.deadline()), (2, None, Instant::NEVER));
+        it.again(silent, due);
+        assert_eq!(it.deadline(), silent.after(SILENT_NS));
     }
 }
