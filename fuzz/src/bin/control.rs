@@ -12,6 +12,7 @@ use sprat_store::message::migration::{
 };
 use sprat_store::message::recovery::*;
 use sprat_store::message::ring::*;
+use sprat_store::message::transaction::{FindOwner, Owner, Resolve, Resolved};
 
 macro_rules! same {
     ($bytes:expr, $($message:ident)*) => { $(
@@ -28,6 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded
         ReplicaDamaged OpenRing);
     same!(bytes, SplitTablet MergeTablets MoveTablet ListMigrations Migrate PullTablet FindTablet);
+    same!(bytes, FindOwner Resolve);
     let _ = Page::parse(bytes);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
@@ -39,6 +41,6 @@ fuzz_target!(|bytes: &[u8]| {
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
         same!(bytes, Leader Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
-            ReplicaPage Recovering Ring Moving MigrationPage Found);
+            ReplicaPage Recovering Ring Moving MigrationPage Found Owner Resolved);
     }
 }

@@ -7,9 +7,10 @@ use libfuzzer_sys::fuzz_target;
 use sprat_store::message::data::Amount;
 use sprat_store::message::list::objects_reply;
 use sprat_store::message::multi::Parts;
+use sprat_store::message::transaction::{self, Answered, Decide};
 use sprat_store::ops::{
-    Append, Enumerate, Increment, Multi, Operation as _, Read, ReadExpiring, Remove, Request, Scan,
-    Swap, Touch, Write,
+    Append, Commit, Enumerate, Increment, Multi, Operation as _, Prepare, Read, ReadExpiring,
+    Remove, Request, Scan, Swap, Touch, Validate, Write,
 };
 
 macro_rules! same {
@@ -25,6 +26,12 @@ macro_rules! same {
 
 fuzz_target!(|bytes: &[u8]| {
     same!(bytes, Read ReadExpiring Write Append Touch Swap Remove Increment Enumerate Multi);
+    same!(bytes, Prepare Commit Validate Decide);
+    for parts in 1..4 {
+        if let Ok(Answered::Done(answers)) = transaction::answered(bytes, parts) {
+            assert_eq!(answers.len(), parts);
+        }
+    }
     let amounts = [Amount::Integer(1), Amount::Double(1.0)].map(Request::Increment);
     let others = [
         Request::Append(()),

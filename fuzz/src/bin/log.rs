@@ -6,9 +6,16 @@
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::wire::checksum::crc32c;
 use sprat_store::objects::entry::{self, Entry};
+use sprat_store::objects::record::{Record, RecordKey};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = entry::replay(crc32c, bytes).count();
+    if let Some(key) = RecordKey::parse(bytes) {
+        assert_eq!(key.bytes(), bytes);
+    }
+    if let Some(record) = Record::parse(bytes) {
+        assert_eq!(Record::parse(&record.bytes()), Some(record));
+    }
     let mut sealed = bytes.to_vec();
     let Some(len) = entry::seal(crc32c, 0, &mut sealed) else { return };
     assert!(len <= sealed.len());

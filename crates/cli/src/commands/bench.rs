@@ -284,11 +284,11 @@ pub(crate) struct Clients {
 /// Options of `sprat bench overwrite`.
 #[derive(Args, Debug)]
 pub(crate) struct Overwrites {
-    /// Memory of the measured server
+    /// Give the measured server this much memory.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = server_memory)]
     memory: u64,
 
-    /// Shares of the memory that are live, in percent, the least first
+    /// Measure with these shares of the memory live, in percent, the least first.
     #[arg(
         long,
         value_name = "P,P…",

@@ -12,8 +12,9 @@
 //! the kernel made it wait. A turn that used the processor itself for a millisecond is a *stall*.
 //! Shorter ones are counted by length. The others are *preempted*.
 //!
-//! Up to 100 µs that the thread lost between the mark and the turn's begin count as the turn's. Sleep is not part of a turn, and neither is the time for which the loop yields. A sleep
-//! that ends much later than it was to end counts as preempted, too, and so does a long yield.
+//! Up to 100 µs that the thread lost between the mark and the turn's begin count as the turn's.
+//! Sleep is not part of a turn, and neither is the time for which the loop yields. A sleep that
+//! ends much later than it was to end counts as preempted, too, and so does a long yield.
 
 use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND, US};

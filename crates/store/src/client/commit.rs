@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  objects of one master       Commit ─► done
-//!  of several, with changes    Prepare to the others ─► Commit to the first ─► Decide to the others
+//! of several, with changes    Prepare to the others ─► Commit to the first ─► Decide to the others
 //!  without changes             Validate to all ─► done
 //! ```
 //!
@@ -94,7 +94,8 @@ impl Client {
         self.end_numbers(&it);
     }
 
-    /// Returns the objects by their masters. Parks or ends the transaction if a master is not known.
+    /// Returns the objects by their masters. Parks or ends the transaction if a master is not
+    /// known.
     fn groups(&mut self, now: Instant, index: u32, it: &mut Transaction) -> Option<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
         for (number, object) in it.objects.iter_mut().enumerate() {

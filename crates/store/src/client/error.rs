@@ -55,8 +55,8 @@ pub enum Error {
     Conflict {
         /// The index of the object in the transaction.
         part: usize,
-        /// The condition that the object does not meet; [`Status::Locked`] if another transaction is
-        /// about to change it; [`Status::Aborted`] if this one took too long.
+        /// The condition that the object does not meet; [`Status::Locked`] if another transaction
+        /// is about to change it; [`Status::Aborted`] if this one took too long.
         why: Status,
         /// The version of the object, 0 if it does not exist.
         version: Version,

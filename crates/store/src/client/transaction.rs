@@ -125,7 +125,7 @@ pub(super) struct Transaction {
     pub(super) round: Round,
     /// True if a commit was sent and its outcome is not known.
     pub(super) maybe: bool,
-    /// The same before the last commit was sent.
+    /// The value of `maybe` before the last commit was sent.
     pub(super) was_maybe: bool,
 }
 

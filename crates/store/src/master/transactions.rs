@@ -5,8 +5,8 @@
 //!  committed  FindOwner ─► Decide at the master of each prepared object ─► finish here
 //! ```
 //!
-//! Invariants: a few records are taken care of at a time, and each of them has one call in progress.
-//! A record that cannot be decided now becomes due again later.
+//! Invariants: a few records are taken care of at a time, and each of them has one call in
+//! progress. A record that cannot be decided now becomes due again later.
 
 use alloc::vec::Vec;
 

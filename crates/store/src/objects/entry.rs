@@ -33,8 +33,8 @@
 //! object as its old value, unless that is empty. So a repetition of the swap gets them wherever
 //! the record is.
 //!
-//! The entries behind a group's count together or not at all: if the segment ends before the last of
-//! them, a replay ends before the first.
+//! The entries behind a group's count together or not at all: if the segment ends before the last
+//! of them, a replay ends before the first.
 //!
 //! The two highest bits of a kind are not part of the entry: a master marks there what is dead in
 //! its own memory, so that the cleaner skips it without a look-up. Checksums take them as 0, and a

@@ -53,8 +53,8 @@ pub(super) struct Removed {
 /// The changes that the other master does not know yet, or has not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// The tables and hashes whose objects have changed, each once, and the same in a set. Records of
-    /// transactions have another place in the walk than the object of their hash.
+    /// The tables and hashes whose objects have changed, each once, and the same in a set. Records
+    /// of transactions have another place in the walk than the object of their hash.
     changed: Vec<(TableId, KeyHash)>,
     known: HashSet<(TableId, KeyHash)>,
     removed: Vec<Removed>,

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A record is an object of the tablet of the object that it is about, under a table id of its own
-//! ([`TableId::records`](crate::types::TableId::records)). So the log, the cleaner, recovery and migration keep it as they keep
-//! objects, with tombstones and all. It exists from the prepare to the decision, or from the commit
-//! until all servers know of it.
+//! ([`TableId::records`](crate::types::TableId::records)). So the log, the cleaner, recovery and
+//! migration keep it as they keep objects, with tombstones and all. It exists from the prepare to
+//! the decision, or from the commit until all servers know of it.
 //!
 //! Invariants: a record never changes. Parsing never panics.
 

@@ -1,8 +1,8 @@
 //! The operations of a simulated user on several objects at once: multi-operations and
 //! transactions.
 //!
-//! The parts of a transaction are recorded as operations on their objects. That they happen together
-//! is the concern of [`crate::transactions`].
+//! The parts of a transaction are recorded as operations on their objects. That they happen
+//! together is the concern of [`crate::transactions`].
 
 use sprat_proto::Instant;
 use sprat_proto::rpc::Payload;

@@ -89,7 +89,8 @@ fn a_turn_of_work_is_a_stall_and_a_preempted_one_is_none() {
     assert_eq!(stall.done, ["Write"]);
 }
 
-/// Turns that are shorter than a stall are counted by length, without the time that the thread lost.
+/// Turns that are shorter than a stall are counted by length, without the time that the thread
+/// lost.
 #[test]
 fn shorter_turns_are_counted_by_length() {
     let mut it = Loop::new();

@@ -48,8 +48,8 @@ pub(super) struct Pulling {
     /// The number of the attempt to get pages, and its first page.
     attempt: u64,
     from: u64,
-    /// The number of pages that may be asked for ahead. One at first after a failure, since requests
-    /// that overtake each other fail again, and more with each page that arrives.
+    /// The number of pages that may be asked for ahead. One at first after a failure, since
+    /// requests that overtake each other fail again, and more with each page that arrives.
     window: u64,
     /// The number of requests in progress.
     in_progress: u64,
