@@ -231,8 +231,20 @@ impl Client {
     /// Those of `body` and of [`Transaction::commit`].
     pub fn transact<T, E: From<Error>>(
         &self,
-        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
+        body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
+        self.transact_versioned(body).map(|(result, _)| result)
+    }
+
+    /// Runs and commits a transaction as [`Client::transact`] does. Returns the new versions of
+    /// written objects, too.
+    ///
+    /// # Errors
+    /// Those of [`Client::transact`].
+    pub fn transact_versioned<T, E: From<Error>>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
+    ) -> Result<(T, Committed), E> {
         let shared = self.shared();
         let (_, deadline) = shared.inner().times();
         let mut tries = 0;
@@ -240,8 +252,9 @@ impl Client {
             let mut transaction = Transaction::new(shared, deadline);
             let result = body(&mut transaction)?;
             tries += 1;
-            let Err(error) = start(shared, &transaction.draft, deadline).wait() else {
-                return Ok(result);
+            let error = match start(shared, &transaction.draft, deadline).wait() {
+                Ok(committed) => return Ok((result, committed)),
+                Err(error) => error,
             };
             if !transaction.draft.may_pass(&error) || !shared.pause(tries, deadline) {
                 return Err(error.into());

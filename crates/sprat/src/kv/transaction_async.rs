@@ -179,10 +179,23 @@ impl AsyncClient {
     ///
     /// # Errors
     /// Those of [`Client::transact`](super::Client::transact).
-    pub async fn transact<T, E, F>(
+    pub async fn transact<T, E, F>(&self, body: impl FnMut(AsyncTransaction) -> F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: Future<Output = Result<T, E>>,
+    {
+        self.transact_versioned(body).await.map(|(result, _)| result)
+    }
+
+    /// Runs and commits a transaction as [`AsyncClient::transact`] does. Returns the new versions of
+    /// written objects, too.
+    ///
+    /// # Errors
+    /// Those of [`AsyncClient::transact`].
+    pub async fn transact_versioned<T, E, F>(
         &self,
         mut body: impl FnMut(AsyncTransaction) -> F,
-    ) -> Result<T, E>
+    ) -> Result<(T, Committed), E>
     where
         E: From<Error>,
         F: Future<Output = Result<T, E>>,
@@ -194,8 +207,9 @@ impl AsyncClient {
             let result = body(transaction.clone()).await?;
             tries += 1;
             let draft = Arc::new(mem::take(&mut *transaction.draft()));
-            let Err(error) = start(self, Arc::clone(&draft), deadline).await else {
-                return Ok(result);
+            let error = match start(self, Arc::clone(&draft), deadline).await {
+                Ok(committed) => return Ok((result, committed)),
+                Err(error) => error,
             };
             if !draft.may_pass(&error) || self.pause(tries, deadline).await.is_err() {
                 return Err(error.into());

@@ -274,6 +274,9 @@ fn repetitions_end(transport: &str) {
     let client = cluster.client();
     let table = client.create_table("t", 2).unwrap();
     table.put(b"n", b"0").unwrap();
+    let versioned = client.transact_versioned(|transaction| transaction.put(&table, b"n", b"1"));
+    let version = table.get(b"n").unwrap().unwrap().version;
+    assert_eq!(versioned.unwrap().1.versions, [version]);
     let mut runs = 0;
     let failed: Result<(), Own> = client.transact(|transaction| {
         runs += 1;
