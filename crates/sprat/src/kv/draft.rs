@@ -68,7 +68,7 @@ impl Named {
 
 /// The objects of a transaction, in the order in which the program has named them.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub struct Draft {
     objects: Vec<Named>,
     /// The number of objects that have had a change.
     changes: usize,

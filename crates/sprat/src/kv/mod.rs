@@ -78,6 +78,8 @@ pub use sprat_store::types::{
 pub use asynchronous::{AsyncClient, AsyncTable};
 pub use client::{Builder, Client};
 pub use condition::Condition;
+#[doc(hidden)]
+pub use draft::Draft;
 pub use machine::Outcome;
 pub use multi::Part;
 pub use object::{MAX_LIFETIME, Number, Object};

@@ -166,6 +166,13 @@ impl<'c> Transaction<'c> {
         self.start_commit().wait()
     }
 
+    /// Returns the transaction without its client, for the C API. [`Client::resume`] goes on.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn suspend(self) -> Draft {
+        self.draft
+    }
+
     /// Starts to make all changes, as [`Transaction::commit`] does.
     ///
     /// The answer of [`Client::next_completed`](super::Client::next_completed) has the versions of
@@ -190,6 +197,12 @@ impl Client {
     /// Begins a transaction. Sends nothing.
     pub fn transaction(&self) -> Transaction<'_> {
         Transaction::new(self.shared(), Instant::NEVER)
+    }
+
+    /// Goes on with a transaction that [`Transaction::suspend`] returned.
+    #[doc(hidden)]
+    pub fn resume(&self, draft: Draft) -> Transaction<'_> {
+        Transaction { draft, ..self.transaction() }
     }
 
     /// Runs `body` with a transaction and commits that, again and again until no conflict is met.
