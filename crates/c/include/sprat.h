@@ -12,9 +12,10 @@
  *
  * Errors. A function that can fail returns a status, and describes the failure in the sprat_error
  * that its last argument points to. That argument may be NULL. A failed function leaves its other
- * results unchanged, unless its comment says otherwise; a pointer to a new client, transaction, scan
- * or operation is NULL then. A null pointer where a value is required is SPRAT_INVALID_ARGUMENT. A
- * pointer that is not NULL must point to what its comment says: no function can check that.
+ * results unchanged, unless its comment says otherwise; a pointer to a new client, transaction,
+ * scan or operation is NULL then. A null pointer where a value is required is
+ * SPRAT_INVALID_ARGUMENT. A pointer that is not NULL must point to what its comment says: no
+ * function can check that.
  *
  * Time. Every operation ends at its deadline at the latest, with SPRAT_DEADLINE. Times are in
  * milliseconds. The client repeats what slow, restarted or moved servers leave unanswered until
@@ -126,9 +127,9 @@ typedef enum sprat_status {
     SPRAT_NOT_DURABLE = 41,
     /* The server refused the request, probably because it is of another version. */
     SPRAT_REFUSED = 42,
-    /* An object of the transaction has changed since it was read, or another transaction is about to
-     * change it, or a condition does not hold. Nothing was changed: begin the transaction again. The
-     * error has the object's version. */
+    /* An object of the transaction has changed since it was read, or another transaction is about
+     * to change it, or a condition does not hold. Nothing was changed: begin the transaction again.
+     * The error has the object's version. */
     SPRAT_CONFLICT = 43,
 
     /* The network and time. */

@@ -137,6 +137,12 @@ fn structures_have_the_layout_of_the_header() {
         ]
     );
     layout!(code, Entry, "sprat_entry", [key, key_length, value, value_length, version]);
+    check(&code);
+}
+
+#[test]
+fn limits_are_those_of_the_header() {
+    let mut code = "#include <sprat.h>\n".to_owned();
     for (name, number) in [
         ("SPRAT_MAX_KEY", MAX_KEY),
         ("SPRAT_MAX_VALUE", MAX_VALUE),
@@ -146,6 +152,11 @@ fn structures_have_the_layout_of_the_header() {
     ] {
         let _ = writeln!(code, "_Static_assert({name} == {number}, \"{name}\");");
     }
+    check(&code);
+}
+
+/// Compiles the assertions of `code`.
+fn check(code: &str) {
     let scratch = tempfile::tempdir().expect("a folder can be made");
     let source = scratch.path().join("layout.c");
     fs::write(&source, code).expect("it is our folder");

@@ -98,7 +98,7 @@ struct Executed {
 
 /// Runs `sprat transact`.
 pub(crate) fn run(args: &Transact) -> Result<(), Fail> {
-    let lines = parse(&input(&args.file)?)?;
+    let lines = commands(&input(&args.file)?)?;
     if lines.is_empty() {
         return Err(Fail::usage("there are no commands").next("see sprat transact --help"));
     }
@@ -285,7 +285,7 @@ fn input(path: &Path) -> Result<String, Fail> {
 }
 
 /// Parses all commands.
-fn parse(text: &str) -> Result<Vec<Line>, Fail> {
+fn commands(text: &str) -> Result<Vec<Line>, Fail> {
     let mut lines = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let trimmed = line.trim();
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn commands_are_checked_before_any_is_executed() {
         let parsed =
-            parse("# comment\n\nput t k 'a value'\n  check t k 7\nremove t k\r\n").unwrap();
+            commands("# comment\n\nput t k 'a value'\n  check t k 7\nremove t k\r\n").unwrap();
         let line = |number, action| Line { number, table: "t".into(), key: "k".into(), action };
         let put = Action::Put("a value".into());
         assert_eq!(parsed, [line(3, put), line(4, Action::Check(7)), line(5, Action::Remove)]);
@@ -382,7 +382,7 @@ mod tests {
             ("check t k x", "x is no version"),
             ("\nnonsense t", "line 2: nonsense is no command"),
         ] {
-            let error = parse(wrong).unwrap_err().to_string();
+            let error = commands(wrong).unwrap_err().to_string();
             assert!(error.contains(said) && error.contains("--help"), "{error}");
         }
     }

@@ -1,4 +1,5 @@
-//! The results of operations on one object, from the answers of the client's machine.
+//! The results of operations on one object and of transactions, from the answers of the client's
+//! machine.
 
 use std::time::Duration;
 
@@ -6,8 +7,7 @@ use sprat_store::client::{Answer, Error, TabletInfo};
 use sprat_store::types::{Lifetime, Version};
 
 use super::machine::{Outcome, unexpected};
-use super::object::{Number, Object};
-use super::transaction::Committed;
+use super::object::{Committed, Number, Object};
 
 /// Turns the error that there is no such object into `None`.
 #[inline]

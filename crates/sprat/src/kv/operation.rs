@@ -14,8 +14,9 @@ use crate::promise::{Promised, promise};
 /// The result of an operation of an [`AsyncClient`](super::AsyncClient).
 ///
 /// The operation starts without a poll. After the future is dropped, the cluster may still execute
-/// the operation. If more operations wait for the client's thread than [`Builder::max_operations`](super::Builder::max_operations)
-/// allows, it ends with [`Error::TooManyOps`].
+/// the operation. If more operations wait for the client's thread than
+/// [`Builder::max_operations`](super::Builder::max_operations) allows, it ends with
+/// [`Error::TooManyOps`].
 #[must_use = "a result that nothing awaits is lost"]
 pub struct Operation<T> {
     promised: Promised<Outcome>,

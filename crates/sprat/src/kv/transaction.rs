@@ -4,25 +4,16 @@ use std::time::Duration;
 
 use sprat_proto::Instant;
 use sprat_store::client::Error;
-use sprat_store::types::{TableId, Version};
+use sprat_store::types::TableId;
 
 use super::answers::{committed, object_or_none};
 use super::client::Client;
 use super::condition::Condition;
 use super::draft::Draft;
-use super::object::Object;
+use super::object::{Committed, Object};
 use super::pending::Pending;
 use super::shared::Shared;
 use super::table::Table;
-
-/// The outcome of a transaction that was committed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Committed {
-    /// The new versions of the objects that the transaction wrote, in the order of the first change
-    /// of each. Objects that it removed or read have none.
-    pub versions: Vec<Version>,
-}
 
 /// A transaction of a [`Client`]: reads and changes of up to [`MAX_TRANSACTION`] objects, of any
 /// tables on any servers.

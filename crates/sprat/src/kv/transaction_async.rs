@@ -12,9 +12,8 @@ use super::answers::{committed, object_or_none};
 use super::asynchronous::{AsyncClient, AsyncTable};
 use super::condition::Condition;
 use super::draft::Draft;
-use super::object::Object;
+use super::object::{Committed, Object};
 use super::operation::Operation;
-use super::transaction::Committed;
 
 /// A transaction of an [`AsyncClient`], as [`Transaction`](super::Transaction) describes it.
 ///
@@ -187,8 +186,8 @@ impl AsyncClient {
         self.transact_versioned(body).await.map(|(result, _)| result)
     }
 
-    /// Runs and commits a transaction as [`AsyncClient::transact`] does. Returns the new versions of
-    /// written objects, too.
+    /// Runs and commits a transaction as [`AsyncClient::transact`] does. Returns the new versions
+    /// of written objects, too.
     ///
     /// # Errors
     /// Those of [`AsyncClient::transact`].
