@@ -361,6 +361,8 @@ impl Store {
             Error::ObjectExists(_) | Error::WrongVersion(_) => {
                 Fail::refused(about).next("nothing was changed; read it, then decide anew")
             }
+            Error::Conflict { .. } => Fail::refused(about)
+                .next("nothing was changed; read the objects again, then repeat the transaction"),
             Error::TableDoesntExist => Fail::new(format!("{what}: there is no such table"))
                 .next("sprat table list shows those that exist; sprat table create NAME makes one"),
             Error::Deadline { waited_for: WaitedFor::Coordinator, why: None, .. }

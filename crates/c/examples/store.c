@@ -80,6 +80,37 @@ static void together(sprat_client *client, uint64_t birds)
     }
 }
 
+/* Moves one bird from a count to another: both change, or none. Again if another client changes one
+ * of them meanwhile. */
+static void move_one(sprat_client *client, uint64_t birds, const char *from, const char *to)
+{
+    const char *const names[2] = {from, to};
+    sprat_error error;
+    sprat_transaction *transaction;
+    sprat_result found;
+    sprat_status status;
+    int i;
+
+    must(sprat_transaction_open(client, &transaction, &error), &error, "transaction");
+    do {
+        for (i = 0; i < 2; i++) {
+            char text[32];
+            int length;
+
+            must(sprat_transaction_read(transaction, birds, names[i], strlen(names[i]), NULL,
+                                        &found, &error), &error, names[i]);
+            length = snprintf(text, sizeof text, "%d", atoi(found.value) + (i ? 1 : -1));
+            sprat_free(found.value);
+            must(sprat_transaction_write(transaction, birds, names[i], strlen(names[i]), text,
+                                         (size_t)length, SPRAT_FOREVER, &error), &error, "write");
+        }
+        /* A transaction is empty after its commit, so that the loop begins it again. */
+        status = sprat_transaction_commit(transaction, NULL, NULL, 0, &error);
+    } while (status == SPRAT_CONFLICT);
+    must(status, &error, "commit");
+    sprat_transaction_close(transaction);
+}
+
 /* Returns the number of objects of a table. */
 static int count(sprat_client *client, uint64_t birds)
 {
@@ -114,6 +145,7 @@ int main(int argc, char **argv)
     must(sprat_create_table(client, "birds", NULL, &birds, &error), &error, "birds");
     versions(client, birds);
     several(client, birds);
+    move_one(client, birds, "wren", "robin");
     together(client, birds);
     printf("%d objects\n", count(client, birds));
     must(sprat_drop_table(client, "birds", &error), &error, "drop");

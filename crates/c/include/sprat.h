@@ -12,18 +12,20 @@
  *
  * Errors. A function that can fail returns a status, and describes the failure in the sprat_error
  * that its last argument points to. That argument may be NULL. A failed function leaves its other
- * results unchanged, unless its comment says otherwise; a pointer to a new client, scan or
- * operation is NULL then. A null pointer where a value is required is SPRAT_INVALID_ARGUMENT. A
- * pointer that is not NULL must point to what its comment says: no function can check that.
+ * results unchanged, unless its comment says otherwise; a pointer to a new client, transaction,
+ * scan or operation is NULL then. A null pointer where a value is required is
+ * SPRAT_INVALID_ARGUMENT. A pointer that is not NULL must point to what its comment says: no
+ * function can check that.
  *
  * Time. Every operation ends at its deadline at the latest, with SPRAT_DEADLINE. Times are in
  * milliseconds. The client repeats what slow, restarted or moved servers leave unanswered until
  * then, and every change happens exactly once, however often the client has to send it.
  *
- * Threads. One thread at a time uses a client, with its operations and scans. A call that meets
- * another one in progress does nothing and returns SPRAT_IN_USE. Any thread may make the next call.
- * Different clients are independent of each other. A client starts no thread: it makes progress
- * while one of its functions runs. After fork() the child must not use the clients of its parent.
+ * Threads. One thread at a time uses a client, with its operations, transactions and scans. A call
+ * that meets another one in progress does nothing and returns SPRAT_IN_USE. Any thread may make the
+ * next call. Different clients are independent of each other. A client starts no thread: it makes
+ * progress while one of its functions runs. After fork() the child must not use the clients of its
+ * parent.
  *
  * Ownership. The caller's memory (keys, values, names, arrays) is read or written only during the
  * call. sprat_free() frees memory that a function allocated for the caller.
@@ -48,6 +50,10 @@ extern "C" {
 #define SPRAT_MAX_VALUE 1048576
 /* The most parts of a multi-operation. */
 #define SPRAT_MAX_PARTS 65536
+/* The most objects of a transaction. */
+#define SPRAT_MAX_TRANSACTION 256
+/* The most bytes of the keys and values of a transaction. */
+#define SPRAT_MAX_TRANSACTION_BYTES 4194304
 /* The bytes of a table's name, with the zero byte at its end. */
 #define SPRAT_NAME_SIZE 256
 /* The bytes of an error's text, with the zero byte at its end. */
@@ -65,7 +71,7 @@ typedef enum sprat_status {
     SPRAT_BUFFER_TOO_SMALL = 2,
     /* Another thread is inside of a call with this client. */
     SPRAT_IN_USE = 3,
-    /* The client of the operation or the scan was disconnected. */
+    /* The client of the operation, the transaction or the scan was disconnected. */
     SPRAT_DISCONNECTED = 4,
     /* The operation has no result yet. */
     SPRAT_NOT_READY = 5,
@@ -93,6 +99,9 @@ typedef enum sprat_status {
     SPRAT_BAD_NAME = 16,
     /* The amount to add is infinite or not a number. */
     SPRAT_NOT_FINITE = 17,
+    /* A transaction has more than SPRAT_MAX_TRANSACTION objects, or more than
+     * SPRAT_MAX_TRANSACTION_BYTES bytes, or more than a server has room for at once. */
+    SPRAT_TRANSACTION_TOO_LARGE = 18,
 
     /* Answers of the store. */
 
@@ -118,6 +127,10 @@ typedef enum sprat_status {
     SPRAT_NOT_DURABLE = 41,
     /* The server refused the request, probably because it is of another version. */
     SPRAT_REFUSED = 42,
+    /* An object of the transaction has changed since it was read, or another transaction is about
+     * to change it, or a condition does not hold. Nothing was changed: begin the transaction again.
+     * The error has the object's version. */
+    SPRAT_CONFLICT = 43,
 
     /* The network and time. */
 
@@ -142,8 +155,8 @@ typedef struct sprat_error {
     int32_t status;
     /* 1 if the failed operation may have been executed, or may still be, and 0 otherwise. */
     int32_t maybe_executed;
-    /* The object's version after SPRAT_OBJECT_EXISTS, SPRAT_WRONG_VERSION, SPRAT_NOT_A_NUMBER and
-     * SPRAT_OVERFLOW, and 0 otherwise. */
+    /* The object's version after SPRAT_OBJECT_EXISTS, SPRAT_WRONG_VERSION, SPRAT_NOT_A_NUMBER,
+     * SPRAT_OVERFLOW and SPRAT_CONFLICT, and 0 otherwise. */
     uint64_t version;
     /* The failure with its causes, as text in UTF-8 with a zero byte at its end. A text that is too
      * long loses its end. */
@@ -210,8 +223,8 @@ sprat_status sprat_connect(const char *coordinator, const sprat_options *options
 
 /*
  * Ends a client and frees it. Waits for a call of another thread to end. Operations in progress are
- * given up: the cluster may have executed them. What remains of operations and scans of the client
- * answers SPRAT_DISCONNECTED, and still has to be released. NULL is allowed.
+ * given up: the cluster may have executed them. What remains of operations, transactions and scans
+ * of the client answers SPRAT_DISCONNECTED, and still has to be released. NULL is allowed.
  */
 void sprat_disconnect(sprat_client *client);
 
@@ -575,6 +588,89 @@ sprat_status sprat_multi(sprat_client *client, sprat_part *parts, size_t count,
  * and sets these pointers to NULL. Buffers of the caller stay.
  */
 void sprat_free_parts(sprat_part *parts, size_t count);
+
+/* ---- Transactions ---- */
+
+/*
+ * A transaction: reads and changes of several objects, of any tables on any servers.
+ *
+ * Reads go to the store at once. Changes stay in the client until sprat_transaction_commit() makes
+ * all of them, or none. Transactions are strictly serializable, also with operations outside of
+ * them; scans are not a part of this. Each call may be made by any thread, one at a time.
+ */
+typedef struct sprat_transaction sprat_transaction;
+
+/*
+ * Begins a transaction. Sets `*transaction`, which sprat_transaction_close() frees. Sends nothing.
+ */
+sprat_status sprat_transaction_open(sprat_client *client, sprat_transaction **transaction,
+                                    sprat_error *error);
+
+/*
+ * Reads an object into memory that the function allocates, as sprat_read_alloc() does. The commit
+ * checks that the object has not changed since, or still does not exist. Later reads of it return
+ * the same, or what this transaction has written, with version 0. Until the commit a program may
+ * see two objects as they never were at one time. Of `options`, which may be NULL, only the time
+ * counts: the condition must be SPRAT_ALWAYS.
+ *
+ * Errors: SPRAT_OBJECT_NOT_FOUND, SPRAT_TRANSACTION_TOO_LARGE for one object too many, those of a
+ * condition of sprat_transaction_check(), and those of sprat_read_alloc().
+ */
+sprat_status sprat_transaction_read(sprat_transaction *transaction, uint64_t table,
+                                    const void *key, size_t key_length,
+                                    const sprat_operation_options *options, sprat_result *result,
+                                    sprat_error *error);
+
+/*
+ * Plans to write an object. It expires `lifetime_ms` milliseconds after the commit, or never with
+ * SPRAT_FOREVER. Copies key and value.
+ *
+ * Errors: SPRAT_KEY_TOO_LONG, SPRAT_VALUE_TOO_LONG, SPRAT_TRANSACTION_TOO_LARGE, and
+ * SPRAT_INVALID_ARGUMENT for a lifetime of 2^47 ms or more. The transaction stays as it was.
+ */
+sprat_status sprat_transaction_write(sprat_transaction *transaction, uint64_t table,
+                                     const void *key, size_t key_length, const void *value,
+                                     size_t value_length, uint64_t lifetime_ms,
+                                     sprat_error *error);
+
+/* Plans to remove an object. Errors: SPRAT_KEY_TOO_LONG, SPRAT_TRANSACTION_TOO_LARGE. */
+sprat_status sprat_transaction_remove(sprat_transaction *transaction, uint64_t table,
+                                      const void *key, size_t key_length, sprat_error *error);
+
+/*
+ * Sets a condition on an object, without a read of it. The commit returns SPRAT_CONFLICT if it does
+ * not hold then. A later condition on the object replaces it.
+ *
+ * Errors: SPRAT_OBJECT_EXISTS, SPRAT_OBJECT_NOT_FOUND or SPRAT_WRONG_VERSION if the transaction has
+ * read the object, and the condition does not hold for it. SPRAT_KEY_TOO_LONG,
+ * SPRAT_TRANSACTION_TOO_LARGE.
+ */
+sprat_status sprat_transaction_check(sprat_transaction *transaction, uint64_t table,
+                                     const void *key, size_t key_length,
+                                     const sprat_condition *condition, sprat_error *error);
+
+/*
+ * Makes all changes, or none. A transaction without changes is checked: what it has read was so at
+ * one time. `versions` is an array of `room` numbers, which may be NULL if `room` is 0. The call
+ * sets them to the new versions of the objects that the transaction wrote, in the order of the
+ * first change of each, and further ones to 0. Of `options`, which may be NULL, only the time
+ * counts.
+ *
+ * The transaction is empty afterwards, after a failure too, so that it can begin again. After
+ * SPRAT_IN_USE and SPRAT_INVALID_ARGUMENT it is as it was.
+ *
+ * Errors: SPRAT_CONFLICT, SPRAT_TRANSACTION_TOO_LARGE, and those of sprat_write(). `maybe_executed`
+ * of the error says if the changes may have been made, all or none.
+ */
+sprat_status sprat_transaction_commit(sprat_transaction *transaction,
+                                      const sprat_operation_options *options, uint64_t *versions,
+                                      size_t room, sprat_error *error);
+
+/* Gives all reads and changes up: the transaction is empty, as after its start. Sends nothing. */
+sprat_status sprat_transaction_abort(sprat_transaction *transaction, sprat_error *error);
+
+/* Frees a transaction. One that was not committed changes nothing. NULL is allowed. */
+void sprat_transaction_close(sprat_transaction *transaction);
 
 /* ---- Scans ---- */
 

@@ -27,9 +27,17 @@ impl Call {
 
     /// Makes the settings of a multi-operation, whose parts have the conditions.
     pub(crate) fn of_parts(options: &Structure<abi::OperationOptions>) -> Result<Self, Failure> {
+        Self::unconditional(options, "a multi-operation has a condition; set those of parts")
+    }
+
+    /// Makes the settings of an operation that has no condition. `otherwise` describes one.
+    pub(crate) fn unconditional(
+        options: &Structure<abi::OperationOptions>,
+        otherwise: &str,
+    ) -> Result<Self, Failure> {
         let call = Self::new(options)?;
         if call.condition != kv::Condition::always() {
-            return Err(Failure::invalid("a multi-operation has a condition; set those of parts"));
+            return Err(Failure::invalid(otherwise));
         }
         Ok(call)
     }

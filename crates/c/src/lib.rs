@@ -1,7 +1,8 @@
 //! The C API of the key-value store: `libsprat.so.0` and `libsprat.a`, with `include/sprat.h`.
 //!
 //! ```text
-//!   C program ─► objects, multi, tables, scan, started ─► client (one call at a time) ─► sprat::kv
+//!   C program ─► objects, multi, transaction, ─► client (one call at a time) ─► sprat::kv
+//!                tables, scan, started
 //!                   └─► entry (panics, errors) · pointer (C's memory) · convert (numbers, texts)
 //! ```
 //!
@@ -27,5 +28,6 @@ mod scan;
 mod started;
 mod status;
 mod tables;
+mod transaction;
 
 pub use status::Status;

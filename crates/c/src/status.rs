@@ -60,6 +60,7 @@ statuses! {
     TooManyOperations = 15, "SPRAT_TOO_MANY_OPERATIONS", c"too many operations are in progress";
     BadName = 16, "SPRAT_BAD_NAME", c"the name of the table is invalid";
     NotFinite = 17, "SPRAT_NOT_FINITE", c"the amount to add must be finite";
+    TransactionTooLarge = 18, "SPRAT_TRANSACTION_TOO_LARGE", c"the transaction is too large";
     TableNotFound = 32, "SPRAT_TABLE_NOT_FOUND", c"the table does not exist";
     ObjectNotFound = 33, "SPRAT_OBJECT_NOT_FOUND", c"the object does not exist";
     ObjectExists = 34, "SPRAT_OBJECT_EXISTS", c"the object exists";
@@ -71,6 +72,7 @@ statuses! {
     TooFewServers = 40, "SPRAT_TOO_FEW_SERVERS", c"too few servers are up";
     NotDurable = 41, "SPRAT_NOT_DURABLE", c"the coordinator cannot write its state";
     Refused = 42, "SPRAT_REFUSED", c"the server refused the request";
+    Conflict = 43, "SPRAT_CONFLICT", c"an object of the transaction has changed";
     Deadline = 64, "SPRAT_DEADLINE", c"the deadline passed";
     Unknown = 65, "SPRAT_UNKNOWN", c"the change was executed once or not at all";
     NoTransport = 66, "SPRAT_NO_TRANSPORT", c"the server lists no transport for this client";
@@ -153,6 +155,8 @@ impl From<&kv::Error> for Failure {
             E::LifetimeTooLong(_) => Status::InvalidArgument,
             E::TooManyOps => Status::TooManyOperations,
             E::TooManyParts(_) => Status::TooManyParts,
+            E::BadTransaction(_) | E::TransactionTooLong(_) => Status::TransactionTooLarge,
+            E::Conflict { version: found, .. } => versioned(Status::Conflict, *found, &mut version),
             E::NotInProgress => Status::Taken,
             E::TableDoesntExist => Status::TableNotFound,
             E::ObjectDoesntExist => Status::ObjectNotFound,

@@ -43,6 +43,7 @@ use commands::status::Status;
 use commands::table::Table;
 use commands::tcp::Tcp;
 use commands::trace::Trace;
+use commands::transact::Transact;
 use commands::up::Up;
 
 /// The allocator of the program. Huge pages serve random accesses to a server's memory, and those
@@ -70,7 +71,7 @@ A letter has one meaning: -C coordinator, -L locators, -c count, -s size, -i int
 -p port. Commands that are named after another program (rdma rping, rdma perftest) take its letters.
 
 Exit codes: 0 done; 1 failed (the message says what to do next); 2 wrong usage;
-3 there is no such object; 4 the object does not meet the condition of an --if-… option."
+3 there is no such object; 4 an object does not meet a condition (--if-…, transact)."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -103,6 +104,7 @@ enum Command {
     Del(Del),
     Incr(Incr),
     Append(Append),
+    Transact(Transact),
     Scan(Scan),
     Import(Import),
     Export(Export),
@@ -188,6 +190,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Swap(args) => commands::object::swap(args),
         Command::Touch(args) => commands::object::touch(args),
         Command::Append(args) => commands::object::append(args),
+        Command::Transact(args) => commands::transact::run(args),
         Command::Scan(args) => commands::scan::run(args),
         Command::Import(args) => commands::import::run(args),
         Command::Export(args) => commands::export::run(args),

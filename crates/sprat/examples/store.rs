@@ -1,4 +1,5 @@
-//! The key-value store: reads, writes, conditions, operations in progress, and a scan.
+//! The key-value store: reads, writes, conditions, operations in progress, a transaction, and a
+//! scan.
 //!
 //! `cargo run --example store`
 
@@ -28,6 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     for increment in pending {
         increment.wait()?;
     }
+
+    // Two objects change together or not at all: again if another client changes one meanwhile.
+    client.transact(|transaction| {
+        let fish = transaction.get(&birds, b"sprat")?.map_or(Vec::new(), |object| object.value);
+        transaction.put(&birds, b"Sprattus", &fish)?;
+        transaction.remove(&birds, b"sprat")
+    })?;
+    assert_eq!(birds.get(b"sprat")?, None);
 
     for object in birds.scan() {
         let (key, object) = object?;

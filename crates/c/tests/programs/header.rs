@@ -6,7 +6,7 @@ use std::fs;
 use std::mem::offset_of;
 use std::process::Command;
 
-use sprat::kv::{MAX_KEY, MAX_PARTS, MAX_VALUE};
+use sprat::kv::{MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE};
 use sprat_c::{Status, abi};
 
 use crate::{folder, libraries, output};
@@ -137,11 +137,26 @@ fn structures_have_the_layout_of_the_header() {
         ]
     );
     layout!(code, Entry, "sprat_entry", [key, key_length, value, value_length, version]);
-    for (name, number) in
-        [("SPRAT_MAX_KEY", MAX_KEY), ("SPRAT_MAX_VALUE", MAX_VALUE), ("SPRAT_MAX_PARTS", MAX_PARTS)]
-    {
+    check(&code);
+}
+
+#[test]
+fn limits_are_those_of_the_header() {
+    let mut code = "#include <sprat.h>\n".to_owned();
+    for (name, number) in [
+        ("SPRAT_MAX_KEY", MAX_KEY),
+        ("SPRAT_MAX_VALUE", MAX_VALUE),
+        ("SPRAT_MAX_PARTS", MAX_PARTS),
+        ("SPRAT_MAX_TRANSACTION", MAX_TRANSACTION),
+        ("SPRAT_MAX_TRANSACTION_BYTES", MAX_TRANSACTION_BYTES),
+    ] {
         let _ = writeln!(code, "_Static_assert({name} == {number}, \"{name}\");");
     }
+    check(&code);
+}
+
+/// Compiles the assertions of `code`.
+fn check(code: &str) {
     let scratch = tempfile::tempdir().expect("a folder can be made");
     let source = scratch.path().join("layout.c");
     fs::write(&source, code).expect("it is our folder");

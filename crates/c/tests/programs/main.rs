@@ -130,8 +130,8 @@ fn operations_end_without_a_cluster_over_tcp() {
 const EXAMPLE: &str = "sprat: a fish after all\n\
                        a second write: refused\n\
                        2 robins, 3 wrens, eagle: the object does not exist\n\
-                       robin: 2\n\
-                       wren: 3\n\
+                       robin: 3\n\
+                       wren: 2\n\
                        3 objects\n";
 
 #[test]

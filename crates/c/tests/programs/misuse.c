@@ -12,6 +12,7 @@ static void null_pointers(void)
     sprat_client *other = (sprat_client *)&other;
     sprat_operation *operation = (sprat_operation *)&operation;
     sprat_scan *scan = (sprat_scan *)&scan;
+    sprat_transaction *transaction = (sprat_transaction *)&transaction;
     sprat_table_info *list;
     sprat_entry entry;
     sprat_result result;
@@ -54,6 +55,30 @@ static void null_pointers(void)
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_client_counters(client, &counters, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_descriptor(client, NULL, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_prepare_to_sleep(client, NULL, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_transaction_open(NULL, &transaction, &error));
+    SHOULD(transaction == NULL);
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_transaction_open(client, NULL, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_transaction_read(NULL, table, "k", 1, NULL, &result, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_transaction_write(NULL, table, "k", 1, "v", 1, SPRAT_FOREVER, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_transaction_remove(NULL, table, "k", 1, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_transaction_commit(NULL, NULL, NULL, 0, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_transaction_abort(NULL, &error));
+    MUST(sprat_transaction_open(client, &transaction, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_transaction_read(transaction, table, "k", 1, NULL, NULL, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_transaction_read(transaction, table, NULL, 1, NULL, &result, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_transaction_write(transaction, table, "k", 1, NULL, 1, SPRAT_FOREVER, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_transaction_write(transaction, table, "k", 1, "v", 1,
+                                                          UINT64_C(1) << 47, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_transaction_check(transaction, table, "k", 1, NULL, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_transaction_commit(transaction, NULL, NULL, 1, &error));
+    sprat_transaction_close(transaction);
+    sprat_transaction_close(NULL);
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_scan_open(NULL, table, &scan, &error));
     SHOULD(scan == NULL);
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_scan_open(client, table, NULL, &error));
@@ -109,6 +134,7 @@ static void fields(void)
     sprat_table_options table_options = SPRAT_TABLE_OPTIONS_INIT;
     sprat_options settings = SPRAT_OPTIONS_INIT;
     sprat_part part = {.kind = 99, .table = table, .key = "k", .key_length = 1};
+    sprat_transaction *transaction;
     sprat_operation *operation;
     sprat_client *other;
     uint64_t id;
@@ -117,6 +143,10 @@ static void fields(void)
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_remove(client, table, "k", 1, &options, NULL, &error));
     options.condition.kind = SPRAT_IF_ABSENT;
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_multi(client, &part, 0, &options, &error));
+    MUST(sprat_transaction_open(client, &transaction, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_transaction_commit(transaction, &options, NULL, 0, &error));
+    sprat_transaction_close(transaction);
     options.condition.kind = SPRAT_ALWAYS;
     options.condition.reserved = 1;
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_remove(client, table, "k", 1, &options, NULL, &error));
@@ -171,6 +201,7 @@ static void unreachable(void)
     sprat_options settings = SPRAT_OPTIONS_INIT;
     sprat_operation_options brief = SPRAT_OPERATION_OPTIONS_INIT;
     sprat_operation *operation, *second, *third;
+    sprat_transaction *transaction;
     sprat_client *alone;
     sprat_scan *scan;
     sprat_entry entry;
@@ -191,6 +222,11 @@ static void unreachable(void)
     MUST(sprat_start_read(alone, 1, "k", 1, NULL, &second, &error));
     MUST(sprat_start_read(alone, 1, "k", 1, &brief, &third, &error));
     MUST(sprat_scan_open(alone, 1, &scan, &error));
+    MUST(sprat_transaction_open(alone, &transaction, &error));
+    GIVES(SPRAT_DEADLINE,
+          sprat_transaction_read(transaction, 1, "k", 1, &brief, &result, &error));
+    MUST(sprat_transaction_write(transaction, 1, "k", 1, "v", 1, SPRAT_FOREVER, &error));
+    GIVES(SPRAT_DEADLINE, sprat_transaction_commit(transaction, &brief, NULL, 0, &error));
     GIVES(SPRAT_NOT_READY, sprat_wait(operation, 0, &error));
     GIVES(SPRAT_NOT_READY, sprat_wait(operation, 20, &error));
     GIVES(SPRAT_NOT_READY, sprat_take(operation, &result, &error));
@@ -213,6 +249,9 @@ static void unreachable(void)
     GIVES(SPRAT_DISCONNECTED, sprat_take(second, &result, &error));
     GIVES(SPRAT_OK, sprat_cancel(second, &error));
     sprat_release(second);
+    GIVES(SPRAT_DISCONNECTED, sprat_transaction_remove(transaction, 1, "k", 1, &error));
+    GIVES(SPRAT_DISCONNECTED, sprat_transaction_commit(transaction, NULL, NULL, 0, &error));
+    sprat_transaction_close(transaction);
     GIVES(SPRAT_DISCONNECTED, sprat_scan_next(scan, &entry, &error));
     sprat_scan_close(scan);
 }

@@ -168,6 +168,91 @@ static void swaps(void)
           sprat_swap(client, table, "s", 1, "v", 1, SPRAT_FOREVER, NULL, NULL, &error));
 }
 
+/* Reads and changes of two tables that happen together, and conflicts. */
+static void transactions(void)
+{
+    sprat_operation_options brief = SPRAT_OPERATION_OPTIONS_INIT;
+    sprat_condition absent = {SPRAT_IF_ABSENT, 0, 0};
+    sprat_transaction *transaction, *other;
+    sprat_result result;
+    uint64_t second, versions[4] = {7, 7, 7, 7};
+    char key[8];
+    int i;
+
+    MUST(sprat_create_table(client, "second", NULL, &second, &error));
+    MUST(sprat_write(client, table, "tx", 2, "old", 3, NULL, NULL, &error));
+    MUST(sprat_write(client, table, "gone", 4, "old", 3, NULL, NULL, &error));
+    GIVES(SPRAT_OK, sprat_transaction_open(client, &transaction, &error));
+    GIVES(SPRAT_OK, sprat_transaction_read(transaction, table, "tx", 2, NULL, &result, &error));
+    SHOULD(result.version != 0 && result.length == 3 && !memcmp(result.value, "old", 4));
+    sprat_free(result.value);
+    GIVES(SPRAT_OBJECT_NOT_FOUND,
+          sprat_transaction_read(transaction, second, "tx", 2, NULL, &result, &error));
+    GIVES(SPRAT_OK, sprat_transaction_write(transaction, second, "tx", 2, "new", 3, SPRAT_FOREVER,
+                                            &error));
+    GIVES(SPRAT_OK, sprat_transaction_write(transaction, table, "tx", 2, "new", 3, 3600000,
+                                            &error));
+    GIVES(SPRAT_OK, sprat_transaction_remove(transaction, table, "gone", 4, &error));
+    GIVES(SPRAT_OK, sprat_transaction_check(transaction, table, "none", 4, &absent, &error));
+    GIVES(SPRAT_OK, sprat_transaction_read(transaction, second, "tx", 2, NULL, &result, &error));
+    SHOULD(result.version == 0 && !memcmp(result.value, "new", 4));
+    sprat_free(result.value);
+    GIVES(SPRAT_OBJECT_NOT_FOUND,
+          sprat_transaction_read(transaction, table, "gone", 4, NULL, &result, &error));
+    GIVES(SPRAT_OBJECT_NOT_FOUND,
+          sprat_read_alloc(client, second, "tx", 2, NULL, &result, &error));
+    brief.timeout_ms = 20000;
+    GIVES(SPRAT_OK, sprat_transaction_commit(transaction, &brief, versions, 4, &error));
+    SHOULD(versions[0] != 0 && versions[1] != 0 && versions[2] == 0 && versions[3] == 0);
+    GIVES(SPRAT_OK, sprat_read_alloc(client, second, "tx", 2, NULL, &result, &error));
+    SHOULD(result.version == versions[0]);
+    sprat_free(result.value);
+    GIVES(SPRAT_OK, sprat_read_expiring(client, table, "tx", 2, NULL, &result, &error));
+    SHOULD(result.version == versions[1] && result.lifetime_ms <= 3600000);
+    sprat_free(result.value);
+    GIVES(SPRAT_OBJECT_NOT_FOUND,
+          sprat_read_alloc(client, table, "gone", 4, NULL, &result, &error));
+
+    /* Two that have read the same object: the second one to commit changes nothing. */
+    GIVES(SPRAT_OK, sprat_transaction_open(client, &other, &error));
+    for (i = 0; i < 2; i++) {
+        sprat_transaction *one = i ? other : transaction;
+        GIVES(SPRAT_OK, sprat_transaction_read(one, table, "tx", 2, NULL, &result, &error));
+        sprat_free(result.value);
+        GIVES(SPRAT_OK, sprat_transaction_write(one, table, "tx", 2, i ? "2" : "1", 1,
+                                                SPRAT_FOREVER, &error));
+    }
+    GIVES(SPRAT_OK, sprat_transaction_commit(transaction, NULL, versions, 1, &error));
+    GIVES(SPRAT_CONFLICT, sprat_transaction_commit(other, NULL, NULL, 0, &error));
+    SHOULD(error.version == versions[0] && !error.maybe_executed);
+    GIVES(SPRAT_OK, sprat_transaction_commit(other, NULL, NULL, 0, &error));
+    GIVES(SPRAT_OK, sprat_transaction_read(other, table, "tx", 2, NULL, &result, &error));
+    SHOULD(!memcmp(result.value, "1", 2));
+    sprat_free(result.value);
+    GIVES(SPRAT_OBJECT_EXISTS,
+          sprat_transaction_check(other, table, "tx", 2, &absent, &error));
+    GIVES(SPRAT_OK, sprat_transaction_write(other, table, "tx", 2, "3", 1, SPRAT_FOREVER, &error));
+    GIVES(SPRAT_OK, sprat_transaction_abort(other, &error));
+    GIVES(SPRAT_OK, sprat_transaction_commit(other, NULL, NULL, 0, &error));
+    GIVES(SPRAT_OK, sprat_transaction_check(other, table, "tx", 2, &absent, &error));
+    GIVES(SPRAT_CONFLICT, sprat_transaction_commit(other, NULL, NULL, 0, &error));
+    sprat_transaction_close(other);
+
+    for (i = 0; i < SPRAT_MAX_TRANSACTION; i++) {
+        int length = snprintf(key, sizeof key, "%d", i);
+        GIVES(SPRAT_OK, sprat_transaction_write(transaction, second, key, (size_t)length, key,
+                                                (size_t)length, SPRAT_FOREVER, &error));
+    }
+    GIVES(SPRAT_TRANSACTION_TOO_LARGE,
+          sprat_transaction_remove(transaction, second, "more", 4, &error));
+    GIVES(SPRAT_OK, sprat_transaction_commit(transaction, NULL, NULL, 0, &error));
+    GIVES(SPRAT_OK, sprat_transaction_remove(transaction, second, "0", 1, &error));
+    sprat_transaction_close(transaction);
+    GIVES(SPRAT_OK, sprat_read_alloc(client, second, "0", 1, NULL, &result, &error));
+    sprat_free(result.value);
+    GIVES(SPRAT_OK, sprat_drop_table(client, "second", &error));
+}
+
 static void conditions(void)
 {
     sprat_operation_options only = SPRAT_OPERATION_OPTIONS_INIT;
@@ -405,6 +490,7 @@ int main(int argc, char **argv)
     expiry();
     swaps();
     several();
+    transactions();
     in_progress();
     loop();
     released();

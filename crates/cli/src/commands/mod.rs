@@ -26,4 +26,5 @@ pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod tcp;
 pub(crate) mod trace;
+pub(crate) mod transact;
 pub(crate) mod up;

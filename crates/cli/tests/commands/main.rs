@@ -24,3 +24,4 @@ mod stats;
 mod status;
 mod tables;
 mod trace;
+mod transact;

@@ -1,4 +1,5 @@
-//! The results of operations on one object, from the answers of the client's machine.
+//! The results of operations on one object and of transactions, from the answers of the client's
+//! machine.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use sprat_store::client::{Answer, Error, TabletInfo};
 use sprat_store::types::{Lifetime, Version};
 
 use super::machine::{Outcome, unexpected};
-use super::object::{Number, Object};
+use super::object::{Committed, Number, Object};
 
 /// Turns the error that there is no such object into `None`.
 #[inline]
@@ -75,6 +76,17 @@ pub(super) fn swapped(outcome: Outcome) -> Result<(Version, Option<Object>), Err
 pub(super) fn tablets(outcome: Outcome) -> Result<Vec<TabletInfo>, Error> {
     match outcome? {
         Answer::Tablets(tablets) => Ok(tablets),
+        other => unexpected(&other),
+    }
+}
+
+/// Returns the result of a transaction whose first `writes` objects are those that it wrote.
+pub(super) fn committed(outcome: Outcome, writes: usize) -> Result<Committed, Error> {
+    match outcome? {
+        Answer::Committed(mut versions) => {
+            versions.truncate(writes);
+            Ok(Committed { versions })
+        }
         other => unexpected(&other),
     }
 }

@@ -4,11 +4,8 @@
 //! and wait for the outcome that it promised. The thread ends with the last [`AsyncClient`] and the
 //! last operation in progress. If it panics, what is in progress ends with [`Error::ClientEnded`].
 
-use std::future::Future;
 use std::io;
 use std::ops::RangeInclusive;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::thread;
 use std::time::Duration;
 
@@ -27,16 +24,24 @@ use super::condition::Condition;
 use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
 use super::object::{Number, Object, in_ms};
+use super::operation::Operation;
 use super::pending::OperationId;
-use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
+use crate::promise::{Promise, Queue, Requests, promise, requests};
 
 /// A function that starts an operation in the client's thread.
 type Begin = Box<dyn FnOnce(&mut Machine, Instant) -> Op + Send>;
 
-/// A request of a task to the client's thread: an operation to start, and the promise of its
-/// outcome.
+/// The work that a task asks the client's thread for.
+enum Work {
+    /// The start of an operation of the store.
+    Operation(Begin),
+    /// A pause behind a number of tries of a transaction, before its deadline.
+    Pause(u32, Instant),
+}
+
+/// A request of a task to the client's thread: work to start, and the promise of its outcome.
 struct Request {
-    begin: Begin,
+    work: Work,
     promise: Promise<Outcome>,
 }
 
@@ -59,6 +64,7 @@ struct Request {
 #[derive(Clone)]
 pub struct AsyncClient {
     requests: Requests<Request>,
+    timeout_ns: u64,
 }
 
 impl Builder {
@@ -69,10 +75,11 @@ impl Builder {
     pub fn connect_async(self) -> io::Result<AsyncClient> {
         let most = self.most_operations();
         let client = self.connect()?;
+        let timeout_ns = client.shared().inner().timeout_ns;
         let waker = client.shared().inner().worker.waker();
         let (requests, queue) = requests(waker, most);
         thread::Builder::new().name("sprat-kv".into()).spawn(move || run(&client, &queue))?;
-        Ok(AsyncClient { requests })
+        Ok(AsyncClient { requests, timeout_ns })
     }
 }
 
@@ -84,8 +91,17 @@ fn run(client: &Client, queue: &Queue<Request>) {
         let open = loop {
             match queue.take() {
                 Ok(Some(Request { promise, .. })) if promise.is_abandoned() => {}
-                Ok(Some(Request { begin, promise })) => {
-                    let id = OperationId(client.shared().start_queued(begin));
+                Ok(Some(Request { work, promise })) => {
+                    let id = match work {
+                        Work::Operation(begin) => Some(client.shared().start_queued(begin)),
+                        Work::Pause(tries, deadline) => {
+                            client.shared().start_pause(tries, deadline)
+                        }
+                    };
+                    let Some(id) = id.map(OperationId) else {
+                        promise.give(Err(Error::NotInProgress));
+                        continue;
+                    };
                     if id.index() >= promises.len() {
                         promises.resize_with(id.index() + 1, || None);
                     }
@@ -110,52 +126,37 @@ fn run(client: &Client, queue: &Queue<Request>) {
     }
 }
 
-/// The result of an operation of an [`AsyncClient`].
-///
-/// The operation starts without a poll. After the future is dropped, the cluster may still execute
-/// the operation. If more operations wait for the client's thread than [`Builder::max_operations`]
-/// allows, it ends with [`Error::TooManyOps`].
-#[must_use = "a result that nothing awaits is lost"]
-pub struct Operation<T> {
-    promised: Promised<Outcome>,
-    convert: Box<dyn FnOnce(Outcome) -> Result<T, Error> + Send>,
-    finished: bool,
-}
-
-impl<T> std::fmt::Debug for Operation<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operation").field("finished", &self.finished).finish_non_exhaustive()
-    }
-}
-
-impl<T> Future for Operation<T> {
-    type Output = Result<T, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.finished {
-            return Poll::Ready(Err(Error::NotInProgress));
-        }
-        // The thread ends only without clients, or by a panic.
-        let outcome = ready!(self.promised.poll(context)).unwrap_or(Err(Error::ClientEnded));
-        self.finished = true;
-        let none = Box::new(|_| Err(Error::NotInProgress));
-        let convert = std::mem::replace(&mut self.convert, none);
-        Poll::Ready(convert(outcome))
-    }
-}
-
 impl AsyncClient {
-    fn start<T>(
+    pub(super) fn start<T>(
         &self,
         begin: impl FnOnce(&mut Machine, Instant) -> Op + Send + 'static,
         convert: impl FnOnce(Outcome) -> Result<T, Error> + Send + 'static,
     ) -> Operation<T> {
+        self.ask(Work::Operation(Box::new(begin)), convert)
+    }
+
+    fn ask<T>(
+        &self,
+        work: Work,
+        convert: impl FnOnce(Outcome) -> Result<T, Error> + Send + 'static,
+    ) -> Operation<T> {
         let (promise, promised) = promise();
-        let mut operation = Operation { promised, convert: Box::new(convert), finished: false };
-        if !self.requests.send(Request { begin: Box::new(begin), promise }) {
-            operation.convert = Box::new(|_| Err(Error::TooManyOps));
+        if self.requests.send(Request { work, promise }) {
+            Operation::new(promised, convert)
+        } else {
+            Operation::new(promised, |_| Err(Error::TooManyOps))
         }
-        operation
+    }
+
+    /// Returns the deadline of an operation that starts now.
+    pub(super) fn deadline(&self) -> Instant {
+        sprat_sys::clock::now().after(self.timeout_ns)
+    }
+
+    /// Pauses behind this number of tries of a transaction. Fails at once if the pause would end
+    /// past the deadline.
+    pub(super) fn pause(&self, tries: u32, deadline: Instant) -> Operation<()> {
+        self.ask(Work::Pause(tries, deadline), |outcome| outcome.map(|_| ()))
     }
 
     /// Creates a table with these options, or with a span: the number of servers that share its

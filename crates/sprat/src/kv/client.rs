@@ -17,6 +17,7 @@ use sprat_sys::clock::Clock;
 
 use super::machine::{Operations, Outcome, unexpected};
 use super::multi::{self, Part};
+use super::pauses::Pauses;
 use super::pending::{OperationId, Pending};
 use super::shared::Shared;
 use super::table::Table;
@@ -111,7 +112,9 @@ impl Builder {
         for locator in Locator::list(&self.config.coordinator)? {
             locator.kind()?;
         }
-        let operations = Operations::new(Machine::new(self.config, rng()?));
+        let mut rng = rng()?;
+        let pauses = Pauses::new(rng.fork());
+        let operations = Operations::new(Machine::new(self.config, rng), pauses);
         let transports = Transports::new(self.options);
         let worker = Worker::with_lanes(operations, transports, None, Clock::new(), SESSIONS)?;
         Ok(Client { shared: Shared::new(worker, self.timeout_ns) })

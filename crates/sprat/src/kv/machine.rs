@@ -8,6 +8,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_store::client::{Answer, Client, Done, Error, Op, Value};
 use sprat_store::types::Version;
 
+use super::pauses::Pauses;
 use crate::completions::{Completions, Delivery, EntryId};
 
 /// The result of an operation. Its bytes belong to the program.
@@ -56,10 +57,14 @@ pub(super) struct Direct {
     pub(super) outcome: Option<Result<Version, Error>>,
 }
 
+/// The operation of an entry that has none in the store: a pause, or an empty transaction.
+const NO_OP: Op = Op(u64::MAX);
+
 /// The store's client, and the operations that the program has started.
 #[derive(Debug)]
 pub(super) struct Operations {
     pub(super) client: Client,
+    pauses: Pauses,
     pub(super) direct: Direct,
     pub(super) completions: Completions<Op, Result<Kept, Error>>,
     /// The entry of each operation in progress, by [`Op::index`].
@@ -67,9 +72,10 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: Client, pauses: Pauses) -> Self {
         Self {
             client,
+            pauses,
             direct: Direct::default(),
             completions: Completions::default(),
             by_op: Vec::new(),
@@ -88,6 +94,31 @@ impl Operations {
         }
         self.by_op[op.index()] = Some(id);
         (op, id)
+    }
+
+    /// Starts a pause behind this number of tries of a transaction. It ends with an empty
+    /// [`Answer::Committed`]. Returns `None` if it would end past the deadline.
+    pub(super) fn start_pause(
+        &mut self,
+        now: Instant,
+        tries: u32,
+        deadline: Instant,
+    ) -> Option<EntryId> {
+        let end = self.pauses.after(now, tries, deadline)?;
+        let id = self.completions.begin(NO_OP, Delivery::Held);
+        self.pauses.wait(end, id);
+        Some(id)
+    }
+
+    /// Makes the entry of a transaction that is committed without a message.
+    pub(super) fn settled(&mut self) -> EntryId {
+        let id = self.completions.begin(NO_OP, Delivery::Held);
+        self.end_empty(id);
+        id
+    }
+
+    fn end_empty(&mut self, id: EntryId) {
+        self.completions.end(id, |_| Ok(Kept::Other(Box::new(Answer::Committed(Vec::new())))));
     }
 
     /// Starts the read whose value [`Direct`] receives.
@@ -235,10 +266,16 @@ impl Machine for Operations {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.client.deadline()
+        match (self.client.deadline(), self.pauses.deadline()) {
+            (Some(client), Some(pause)) => Some(client.min(pause)),
+            (client, pause) => client.or(pause),
+        }
     }
 
     fn tick(&mut self, now: Instant) -> bool {
+        while let Some(id) = self.pauses.ended(now) {
+            self.end_empty(id);
+        }
         self.client.tick(now);
         false
     }

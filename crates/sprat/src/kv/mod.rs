@@ -25,6 +25,13 @@
 //! for object in birds.multi_get([b"sprat", b"eagle"])? {
 //!     println!("{:?}", object?);
 //! }
+//!
+//! // Both objects change, or none: again after a conflict with another client.
+//! client.transact(|transaction| {
+//!     let text = transaction.get(&birds, b"sprat")?.map_or(Vec::new(), |object| object.value);
+//!     transaction.put(&birds, b"Sprattus", &text)?;
+//!     transaction.remove(&birds, b"sprat")
+//! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -40,12 +47,17 @@ mod answers;
 mod asynchronous;
 mod client;
 mod condition;
+mod draft;
 mod machine;
 mod multi;
 mod object;
+mod operation;
+mod pauses;
 mod pending;
 mod shared;
 mod table;
+mod transaction;
+mod transaction_async;
 
 pub use sprat_store::client::{
     Answer, Counters, Cursor, Error, LeaderInfo, Listed, MigrationInfo, Page, PartAnswer, Parts,
@@ -58,13 +70,21 @@ pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRan
 pub use sprat_store::objects::number::double_text;
 pub use sprat_store::objects::segment::SegmentId;
 pub use sprat_store::site::{OwnedSite, Role};
-pub use sprat_store::types::{MAX_KEY, MAX_PARTS, MAX_VALUE, ServerId, TableId, Version};
+pub use sprat_store::types::{
+    MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE, ServerId, TableId,
+    Version,
+};
 
-pub use asynchronous::{AsyncClient, AsyncTable, Operation};
+pub use asynchronous::{AsyncClient, AsyncTable};
 pub use client::{Builder, Client};
 pub use condition::Condition;
+#[doc(hidden)]
+pub use draft::Draft;
 pub use machine::Outcome;
 pub use multi::Part;
-pub use object::{MAX_LIFETIME, Number, Object};
+pub use object::{Committed, MAX_LIFETIME, Number, Object};
+pub use operation::Operation;
 pub use pending::{OperationId, Pending};
 pub use table::{Scan, Table};
+pub use transaction::Transaction;
+pub use transaction_async::AsyncTransaction;

@@ -1,4 +1,4 @@
-//! Results of operations on one object.
+//! Results of operations on one object, and of transactions.
 
 use std::time::Duration;
 
@@ -22,6 +22,15 @@ pub struct Number<T> {
     pub version: Version,
     /// The sum, which is the object's new value, or the length of the new value in bytes.
     pub value: T,
+}
+
+/// The outcome of a transaction that was committed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Committed {
+    /// The new versions of the objects that the transaction wrote, in the order of the first change
+    /// of each. Objects that it removed or read have none.
+    pub versions: Vec<Version>,
 }
 
 /// The longest lifetime of an object, 4,459 years.

@@ -24,6 +24,22 @@ impl OperationId {
     }
 }
 
+/// The conversion of an operation's outcome to its result.
+enum Convert<T> {
+    Whole(fn(Outcome) -> Result<T, Error>),
+    /// The conversion of the first results of a transaction, with their number.
+    First(fn(Outcome, usize) -> Result<T, Error>, usize),
+}
+
+impl<T> Convert<T> {
+    fn call(&self, outcome: Outcome) -> Result<T, Error> {
+        match self {
+            Self::Whole(convert) => convert(outcome),
+            Self::First(convert, count) => convert(outcome, *count),
+        }
+    }
+}
+
 /// An operation in progress whose result is a `T`.
 ///
 /// The operation goes out at once over memory, and with the client's next turn over sockets.
@@ -34,7 +50,7 @@ pub struct Pending<'c, T> {
     id: EntryId,
     /// True if the result stays in the client until the program asks this value for it.
     held: bool,
-    convert: fn(Outcome) -> Result<T, Error>,
+    convert: Convert<T>,
 }
 
 impl<'c, T> Pending<'c, T> {
@@ -43,7 +59,17 @@ impl<'c, T> Pending<'c, T> {
         id: EntryId,
         convert: fn(Outcome) -> Result<T, Error>,
     ) -> Self {
-        Self { shared, id, held: true, convert }
+        Self { shared, id, held: true, convert: Convert::Whole(convert) }
+    }
+
+    /// Makes a pending operation whose result is made of the first `count` results of its outcome.
+    pub(super) fn of_first(
+        shared: &'c Shared,
+        id: EntryId,
+        convert: fn(Outcome, usize) -> Result<T, Error>,
+        count: usize,
+    ) -> Self {
+        Self { shared, id, held: true, convert: Convert::First(convert, count) }
     }
 
     /// Waits for the result.
@@ -53,7 +79,7 @@ impl<'c, T> Pending<'c, T> {
     /// own errors.
     pub fn wait(mut self) -> Result<T, Error> {
         self.held = false;
-        (self.convert)(self.shared.wait(self.id))
+        self.convert.call(self.shared.wait(self.id))
     }
 
     /// Makes one turn of the client, then returns the result if there is one. After that it returns
@@ -62,7 +88,7 @@ impl<'c, T> Pending<'c, T> {
         self.shared.inner().worker.turn();
         let outcome = self.shared.inner().worker.machine().take(self.id)?;
         self.held = false;
-        Some((self.convert)(outcome))
+        Some(self.convert.call(outcome))
     }
 
     /// Gives the operation up. The cluster may have executed it.

@@ -134,8 +134,28 @@ impl Shared {
         inner.wait(id, &[])
     }
 
+    /// Starts a pause behind this number of tries of a transaction, whose end
+    /// [`super::Client::next_completed`] returns. `None`: it would end past the deadline.
+    pub(super) fn start_pause(&self, tries: u32, deadline: Instant) -> Option<EntryId> {
+        let mut inner = self.inner();
+        let now = inner.worker.now();
+        let machine = inner.worker.machine();
+        let id = machine.start_pause(now, tries, deadline)?;
+        machine.completions.deliver(id, Delivery::Queued);
+        Some(id)
+    }
+
     pub(super) fn wait(&self, id: EntryId) -> Outcome {
         self.inner().wait(id, &[])
+    }
+
+    /// Pauses behind this number of tries of a transaction, while operations make progress. Returns
+    /// false, without a pause, if that would end past the deadline.
+    pub(super) fn pause(&self, tries: u32, deadline: Instant) -> bool {
+        let mut inner = self.inner();
+        let now = inner.worker.now();
+        let pause = inner.worker.machine().start_pause(now, tries, deadline);
+        pause.is_some_and(|id| inner.wait(id, &[]).is_ok())
     }
 
     pub(super) fn cancel(&self, id: EntryId) {

@@ -51,7 +51,10 @@ pub enum Error {
     TransactionTooLong(usize),
     /// An object of the transaction is not as the transaction needs it: another operation has
     /// changed it, or is about to. Nothing was changed. Read the objects again, and repeat.
-    #[error("object {part} of the transaction has changed or is about to: {why}")]
+    #[error(
+        "object {part} of the transaction has changed or is about to: {why}; nothing was changed: \
+         read the objects again and repeat the transaction"
+    )]
     Conflict {
         /// The index of the object in the transaction.
         part: usize,

@@ -1,6 +1,8 @@
 //! Tests of the module `kv` over every transport: a coordinator and servers in threads of this
 //! process.
 
+mod transactions;
+
 use std::thread::JoinHandle;
 use std::time::Duration;
 
