@@ -39,6 +39,7 @@ mod row;
 mod sessions;
 mod single_thread;
 mod temporary;
+mod transaction;
 mod ycsb;
 
 use bench::Bench;
@@ -101,6 +102,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::WriteThroughput => basic::throughput(&mut bench, basic::Kind::Writes)?,
             Test::MultiRead => multi::run(&mut bench, basic::Kind::Reads)?,
             Test::MultiWrite => multi::run(&mut bench, basic::Kind::Writes)?,
+            Test::Transaction => transaction::run(&mut bench)?,
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Clients => clients::run(&mut bench)?,
             Test::Ycsb => ycsb::run(&mut bench)?,

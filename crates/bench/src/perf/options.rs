@@ -28,6 +28,8 @@ pub enum Test {
     MultiRead,
     /// Measures writes of several objects in one operation.
     MultiWrite,
+    /// Measures commits of transactions, by the number of objects and of servers.
+    Transaction,
     /// Measures the latency of reads at several offered loads.
     Loaded,
     /// Measures reads and writes from many clients at the same time.
@@ -72,6 +74,7 @@ impl Test {
             Self::WriteThroughput => "write-throughput",
             Self::MultiRead => "multi-read",
             Self::MultiWrite => "multi-write",
+            Self::Transaction => "transaction",
             Self::Loaded => "loaded",
             Self::Clients => "clients",
             Self::Ycsb => "ycsb",
@@ -99,6 +102,7 @@ impl Test {
                 | Self::Idle
                 | Self::Failover
                 | Self::Overwrite
+                | Self::Transaction
                 | Self::Recovery
                 | Self::Migration
                 | Self::Restart

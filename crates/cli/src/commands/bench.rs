@@ -91,6 +91,13 @@ pub(crate) enum Bench {
   sprat bench multi-write --size 100 --transport fast+shm,tcp"
     )]
     MultiWrite(ReadWrite),
+    /// Measure commits of 1 to 30 objects on one server and on three.
+    #[command(
+        alias = "transaction_oneMaster",
+        after_help = "Example:
+  sprat bench transaction --transport fast+shm,tcp"
+    )]
+    Transaction(Transactions),
     /// Measure the latency of reads against the offered load.
     #[command(after_help = "Example:
   sprat bench loaded --transport fast+shm")]
@@ -281,6 +288,17 @@ pub(crate) struct Clients {
     plain: Plain,
 }
 
+/// Options of `sprat bench transaction`.
+#[derive(Args, Debug)]
+pub(crate) struct Transactions {
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    copies: Replicas,
+    #[command(flatten)]
+    plain: Plain,
+}
+
 /// Options of `sprat bench overwrite`.
 #[derive(Args, Debug)]
 pub(crate) struct Overwrites {
@@ -407,6 +425,11 @@ impl Bench {
             },
             Self::Ycsb(args) => args.options(),
             Self::ClusterPerf(test) => test.options(),
+            Self::Transaction(args) => Options {
+                copies: args.copies.copies(),
+                sizes: args.sizes.size.clone(),
+                ..args.plain.options(Test::Transaction)
+            },
             Self::Overwrite(args) => Options {
                 overwrite: Overwriting { memory: args.memory, levels: args.live.clone() },
                 outstanding: args.outstanding.outstanding.into(),
