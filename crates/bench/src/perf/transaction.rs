@@ -1,5 +1,6 @@
 //! The test `transaction` (ClusterPerf's `transaction_oneMaster`, and over several servers): the
-//! time of a commit by the number of its objects, in turns with the same writes one after the other.
+//! time of a commit by the number of its objects, in turns with the same writes one after the
+//! other.
 //!
 //! Both know the versions of the objects: the commit and each write fail if one has changed.
 
