@@ -2,6 +2,7 @@
 //! process.
 
 mod transactions;
+mod validation;
 
 use std::thread::JoinHandle;
 use std::time::Duration;
