@@ -5,9 +5,9 @@ use sprat::kv::{Error, Table};
 use crate::Cluster;
 
 /// A transaction reads that `a` is absent, and `b` as another one has written it together with `a`.
-/// The check of `b` passes. Until the check of `a` reaches the server to which its tablet has moved,
-/// a third transaction removes `a` and changes `b`. At no time was `a` absent with this `b`, but
-/// the transaction is committed.
+/// The check of `b` passes. Until the check of `a` reaches the server to which its tablet has
+/// moved, a third transaction removes `a` and changes `b`. At no time was `a` absent with this `b`,
+/// but the transaction is committed.
 #[test]
 fn an_object_that_came_and_went_was_not_absent() {
     let cluster = Cluster::start("fast+shm", "t-absent", 3);

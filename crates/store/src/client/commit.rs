@@ -3,7 +3,7 @@
 //! ```text
 //!  objects of one master       Commit ─► done
 //! of several, with changes    Prepare to the others ─► Commit to the first ─► Decide to the others
-//!  without changes             Validate to all ─► done
+//!  without changes             Validate to all ─► done, if the versions of all are known
 //! ```
 //!
 //! The transaction is committed when the master of the first object that changes says so. A phase
@@ -59,7 +59,11 @@ impl Client {
         if self.slots[index as usize].deadline <= now {
             return self.end_transaction_late(index, &it);
         }
-        if let Some(groups) = self.groups(now, index, &mut it)
+        let groups = self.groups(now, index, &mut it);
+        if groups.as_ref().is_some_and(|groups| groups.len() > 1) {
+            it.lock_what_may_return();
+        }
+        if let Some(groups) = groups
             && self.number(now, index, &mut it)
         {
             self.slots[index as usize].state = Waiting::Calling;

@@ -158,6 +158,17 @@ impl Transaction {
         }
     }
 
+    /// Lets a transaction without changes, whose objects have several masters, lock them while it
+    /// checks them, unless the version of each is known. A version that is gone never returns. But
+    /// an object that does not exist at two times may have existed between them.
+    pub(super) fn lock_what_may_return(&mut self) {
+        let is_known = |object: &Object| object.rules.version_ne_given;
+        if self.phase == Phase::Validating && !self.objects.iter().all(is_known) {
+            self.phase = Phase::Preparing;
+            self.objects.iter_mut().for_each(|object| object.state = State::Todo);
+        }
+    }
+
     /// Returns the versions of the objects, in the order of the parts.
     pub(super) fn versions(&self) -> Vec<Version> {
         self.objects.iter().map(|object| object.version).collect()

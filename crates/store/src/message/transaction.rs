@@ -174,7 +174,7 @@ impl<'a> Participants<'a> {
     /// # Errors
     /// [`Status::BadFormat`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Status> {
-        let is_whole = bytes.len() % size_of::<ParticipantWire>() == 0;
+        let is_whole = bytes.len().is_multiple_of(size_of::<ParticipantWire>());
         let is_short = bytes.len() <= MAX_TRANSACTION * size_of::<ParticipantWire>();
         if is_whole && is_short { Ok(Self(bytes)) } else { Err(Status::BadFormat) }
     }

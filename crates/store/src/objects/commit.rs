@@ -11,8 +11,7 @@
 //!   ([`Entry::Group`](super::entry::Entry::Group)).
 //! - A decision that is executed again, also after half of it, has the same effect: the record goes
 //!   last, and nothing else changes the object before.
-//! - Each part has a completion record, from the prepare or the commit, so that it is executed
-//! once.
+//! - Each part has a completion record, from the prepare or the commit: it is executed once.
 
 use alloc::vec::Vec;
 

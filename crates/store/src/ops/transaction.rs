@@ -105,7 +105,8 @@ impl<'a> Parts<'a> {
                 Verdict::Done(outcome, _) => {
                     if outcome.status == Status::Conflict {
                         let sum = outcome.sum.unwrap_or_default();
-                        refused = refused.or(Some(Conflict::of_sum(sum, outcome.version)));
+                        let conflict = || Conflict::of_sum(sum, outcome.version);
+                        refused = refused.or_else(|| Some(conflict()));
                     }
                     State::Done(version_of(outcome))
                 }
@@ -134,7 +135,7 @@ impl<'a> Parts<'a> {
 }
 
 /// Checks that the master can execute a change of a transaction now.
-fn check_room(master: &mut Master, call: &Call<'_>) -> Result<(), Status> {
+fn check_room(master: &Master, call: &Call<'_>) -> Result<(), Status> {
     if master.gated.len() >= MAX_GATED {
         return Err(Status::Retry);
     }
