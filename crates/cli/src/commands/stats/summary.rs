@@ -7,7 +7,8 @@ use sprat_bench::out::{self, Columns};
 use super::sample::Sample;
 
 /// The counters of operations that change objects.
-const CHANGES: [&str; 6] = ["writes", "removes", "increments", "appends", "touches", "swaps"];
+const CHANGES: [&str; 7] =
+    ["writes", "removes", "increments", "appends", "touches", "swaps", "commits"];
 /// The beginning of the names of refusals.
 const REFUSED: &str = "refused_";
 
