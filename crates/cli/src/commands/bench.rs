@@ -386,6 +386,16 @@ impl Recovery {
     }
 }
 
+impl Overwrites {
+    fn options(&self) -> Options {
+        Options {
+            overwrite: Overwriting { memory: self.memory, levels: self.live.clone() },
+            outstanding: self.outstanding.outstanding.into(),
+            ..self.plain.options(Test::Overwrite)
+        }
+    }
+}
+
 impl Bench {
     /// Returns the test that a `sprat bench` command runs, with its options.
     fn options(&self) -> Options {
@@ -430,11 +440,7 @@ impl Bench {
                 sizes: args.sizes.size.clone(),
                 ..args.plain.options(Test::Transaction)
             },
-            Self::Overwrite(args) => Options {
-                overwrite: Overwriting { memory: args.memory, levels: args.live.clone() },
-                outstanding: args.outstanding.outstanding.into(),
-                ..args.plain.options(Test::Overwrite)
-            },
+            Self::Overwrite(args) => args.options(),
             Self::Idle(args) => {
                 Options { copies: args.copies.copies(), ..args.plain.options(Test::Idle) }
             }
