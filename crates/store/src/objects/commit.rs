@@ -437,3 +437,6 @@ fn put_step(out: &mut [u8], item: &Item<'_>, step: &Step<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

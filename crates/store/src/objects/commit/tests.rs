@@ -1,0 +1,89 @@
+//! Tests of the group of a commit in replays.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use sprat_proto::wire::checksum::crc32c;
+
+use super::*;
+use crate::durability::TableDurability;
+use crate::objects::entry::{Entries, HEADER, Header, put_group, put_header, put_object, seal};
+use crate::objects::log::Log;
+use crate::objects::partition::Partition;
+use crate::objects::segment::SegmentId;
+use crate::objects::tablet::Tablet;
+use crate::recovery::Replay;
+use crate::types::{HashKey, ServerId};
+
+const TABLE: TableId = TableId(7);
+const MASTER: ServerId = ServerId { index: 3, generation: 1 };
+
+/// A segment with an object, a group of two, and an object. Each entry is sealed. Returns the ends
+/// of the entries, too.
+fn segment() -> (Vec<u8>, Vec<usize>) {
+    let (mut out, mut ends, mut seed) = (Vec::new(), Vec::new(), 0);
+    let mut add = |len: usize, write: &dyn Fn(&mut [u8])| {
+        let at = out.len();
+        out.resize(at + len, 0);
+        write(&mut out[at..]);
+        assert_eq!(seal(crc32c, seed, &mut out[at..]), Some(len));
+        if at == 0 {
+            seed = u32::from_be_bytes(out[4..8].try_into().unwrap());
+        }
+        ends.push(out.len());
+    };
+    let (cluster, server, segment) = (9, MASTER, SegmentId(1));
+    let (capacity, safe_version) = (1 << 16, Version(1));
+    let header = Header { cluster, server, segment, capacity, safe_version };
+    add(HEADER, &|out| put_header(out, &header));
+    let keys = [b"before", b"first!", b"second", b"behind"];
+    for (n, key) in keys.into_iter().enumerate() {
+        let (version, older) = (Version(5), Span::default());
+        let (value, expires) = (&[1; 20], WallTime::NEVER);
+        let object = Object { table: TABLE, version, older, key, value, expires };
+        if n == 1 {
+            add(GROUP, &|out| put_group(out, 2 * object.entry_len()));
+        }
+        add(object.entry_len(), &|out| put_object(out, &object, None));
+    }
+    (out, ends)
+}
+
+/// Returns the keys that a master has that recovers from these bytes.
+fn recovered(bytes: &[u8]) -> Vec<&'static [u8]> {
+    let mut memory = Memory::new(Log::new(1 << 20, 1 << 14, crc32c, false));
+    let tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
+    let (key, durability) = (HashKey([5; 16]), TableDurability::Cluster);
+    memory.tablets.prepare(tablet, key, durability, Version(0)).unwrap();
+    let since = memory.log.begin_side().unwrap();
+    let tablets = vec![(tablet, SegmentId(0))];
+    let mut partition = Partition::new(MASTER, bytes.len() as u64, tablets, (since, false));
+    let mut entries = Entries::default();
+    while entries.at() < bytes.len() {
+        memory.replay(&mut partition, SegmentId(1), bytes, &mut entries, 60).unwrap();
+    }
+    let mut replay = Replay::new(crc32c);
+    replay.segment(bytes).unwrap();
+    let keys: [&[u8]; 4] = [b"before", b"first!", b"second", b"behind"];
+    let is_there = |key: &&&[u8]| {
+        let hash = memory.tablets.hash(TABLE, key).unwrap();
+        memory.find(TABLE, hash, key).is_some()
+    };
+    let found: Vec<_> = keys.iter().filter(is_there).copied().collect();
+    assert_eq!(replay.objects().count(), found.len(), "as the specification says");
+    found
+}
+
+#[test]
+fn a_group_counts_whole_or_not_at_all() {
+    let (bytes, ends) = segment();
+    let all: [&[u8]; 4] = [b"before", b"first!", b"second", b"behind"];
+    let mut counts = Vec::new();
+    for &end in &ends {
+        let keys = recovered(&bytes[..end]);
+        assert_eq!(keys, all[..keys.len()]);
+        counts.push(keys.len());
+    }
+    // The header, an object, the group's head, its first object, its second one, an object.
+    assert_eq!(counts, [0, 1, 1, 1, 3, 4]);
+}
