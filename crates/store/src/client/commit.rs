@@ -92,10 +92,16 @@ impl Client {
     pub(super) fn cancel_transaction(&mut self, index: u32) {
         let extra = self.slots[index as usize].extra.as_mut();
         let Some(it) = extra.and_then(|extra| extra.transaction.take()) else { return };
-        if it.phase == Phase::Preparing {
-            self.give_up(&it);
-        }
+        self.give_up_unless_maybe(&it);
         self.end_numbers(&it);
+    }
+
+    /// Lets the masters of a transaction that ends for its program unlock its objects, unless it may
+    /// be committed. Then they ask for the decision.
+    fn give_up_unless_maybe(&mut self, it: &Transaction) {
+        if it.phase == Phase::Preparing && !it.maybe {
+            self.give_up(it);
+        }
     }
 
     /// Returns the objects by their masters. Parks or ends the transaction if a master is not
@@ -279,7 +285,7 @@ impl Client {
             match result {
                 Ok(reply) => self.step_answered(&mut it, &objects, &reply),
                 Err(error) => {
-                    if !error.maybe_executed() {
+                    if it.phase == Phase::Committing && !error.maybe_executed() {
                         it.maybe = it.was_maybe;
                     }
                     let pause_ns = match error {
@@ -316,6 +322,8 @@ impl Client {
                 }
             }
             Ok(Answered::Conflict(conflict)) => {
+                // The refusal of a commit is final: earlier tries were not executed either.
+                it.maybe &= it.phase != Phase::Committing;
                 let number = objects.get(usize::from(conflict.part)).copied().unwrap_or(0);
                 it.round.conflict.get_or_insert((number, conflict));
             }
@@ -325,7 +333,9 @@ impl Client {
 
     fn step_refused(&mut self, it: &mut Transaction, objects: &[usize], refusal: &Refusal<'_>) {
         // This try was not executed. An earlier one may have been.
-        it.maybe = it.was_maybe;
+        if it.phase == Phase::Committing {
+            it.maybe = it.was_maybe;
+        }
         let round = &mut it.round;
         let error = match refusal.status {
             Status::Retry | Status::Starting => {
@@ -379,8 +389,12 @@ impl Client {
                 why: conflict.why,
                 version: conflict.version,
             });
-            // A conflict is sure. After an error, an earlier try may have been executed.
             if let Some(error) = conflict.or(round.error) {
+                // A commit that is on its way may still be executed. Then the prepared objects must
+                // not be unlocked: their masters ask for the decision.
+                if it.maybe {
+                    return self.refuse(index, Error::Unknown);
+                }
                 self.give_up(it);
                 return self.refuse(index, error);
             }
@@ -459,6 +473,7 @@ impl Client {
             return self.committed(index, it);
         }
         self.slots[index as usize].extra().maybe = it.maybe;
+        self.give_up_unless_maybe(it);
         self.end_numbers(it);
         self.end_late(index);
     }

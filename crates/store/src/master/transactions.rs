@@ -52,6 +52,10 @@ impl Master {
     /// Returns the job for a record that is due.
     fn job(&self, due: Due) -> Option<Job> {
         let (_, at) = self.memory.find(due.table.records(), due.key.hash, &due.key.bytes())?;
+        // A commit that is not durable may yet be lost: then no other master may know of it.
+        if !self.memory.log.is_durable(at) {
+            return None;
+        }
         let (first, left) = match Record::parse(self.memory.log.object(at).value)? {
             Record::Prepared { first, .. } => (Some(first), Vec::new()),
             Record::Committed(others) => (None, others.iter().collect()),

@@ -390,8 +390,9 @@ impl Memory {
         if let Some((_, at)) = self.find(table.records(), hash, &key) {
             let record = record::Record::parse(self.log.object(at).value);
             let is_committed = matches!(record, Some(record::Record::Committed(_)));
-            // A client that prepares the first object is not ours.
-            return if is_committed { Ok(Resolution::Committed) } else { Err(Status::Retry) };
+            // Our clients do not prepare the first object: such a lock is given up.
+            let given_up = Resolution::Aborted;
+            return Ok(if is_committed { Resolution::Committed } else { given_up });
         }
         let once = Once { lease, rpc, ack: 0 };
         let log = &mut self.log;
