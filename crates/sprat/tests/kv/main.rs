@@ -298,7 +298,7 @@ fn expiring_objects(transport: &str) {
     let cluster = Cluster::replicated(transport, "expire", 2, 1);
     let client = cluster.client();
     let table = client.create_table("expiring", 2).unwrap();
-    let (soon, late) = (Duration::from_millis(300), Duration::from_secs(3600));
+    let (soon, late) = (Duration::from_millis(1000), Duration::from_secs(3600));
     table.put_expiring(b"soon", b"1", soon).unwrap();
     table.put_expiring(b"late", b"1", late).unwrap();
     table.put_expiring(b"number", b"1", soon).unwrap();

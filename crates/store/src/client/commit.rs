@@ -60,6 +60,9 @@ impl Client {
             return self.end_transaction_late(index, &it);
         }
         let groups = self.groups(now, index, &mut it);
+        if it.phase == Phase::Deciding && groups.as_ref().is_some_and(Vec::is_empty) {
+            return self.committed(index, &it);
+        }
         if groups.as_ref().is_some_and(|groups| groups.len() > 1) {
             it.lock_what_may_return();
         }
@@ -109,6 +112,9 @@ impl Client {
     fn groups(&mut self, now: Instant, index: u32, it: &mut Transaction) -> Option<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
         for (number, object) in it.objects.iter_mut().enumerate() {
+            if it.phase == Phase::Deciding && object.state != State::Held {
+                continue;
+            }
             let table = &self.routes.tables[object.place as usize];
             let slot = &self.slots[index as usize];
             let tablet = table.tablet(|hasher| hasher.hash(object.key()));
@@ -121,6 +127,13 @@ impl Client {
             object.hash = table.hasher.hash(object.key());
             let &Owner::Peer(peer) = &tablet.owner else {
                 let owner = tablet.owner.clone();
+                if it.phase == Phase::Deciding
+                    && matches!(owner, Owner::Lost | Owner::Unreachable(_))
+                {
+                    // It is lost, or its master asks for the decision itself.
+                    object.state = State::Done;
+                    continue;
+                }
                 self.slots[index as usize].place = object.place;
                 self.without_owner(now, index, owner);
                 return None;
@@ -417,6 +430,16 @@ impl Client {
         }
     }
 
+    /// Returns the outcome of a transaction that an error ends, apart from that of its own calls.
+    pub(super) fn outcome(&self, index: u32, error: Error) -> Result<Answer<'static>, Error> {
+        let extra = self.slots[index as usize].extra.as_ref();
+        match extra.and_then(|extra| extra.transaction.as_ref()) {
+            Some(it) if it.phase == Phase::Deciding => Ok(Answer::Committed(it.versions())),
+            Some(it) if it.maybe && !error.maybe_executed() => Err(Error::Unknown),
+            _ => Err(error),
+        }
+    }
+
     fn committed(&mut self, index: u32, it: &Transaction) {
         let versions = it.versions();
         // Its numbers are acknowledged from here on.
@@ -437,6 +460,7 @@ impl Client {
     /// that does not reach one, it asks after a while.
     fn give_up(&mut self, it: &Transaction) {
         let is_open = |&number: &usize| match it.objects[number].state {
+            _ if number == it.first => false,
             State::Held => true,
             // With a commit that was refused, nothing was prepared.
             State::Sent => it.phase == Phase::Preparing,

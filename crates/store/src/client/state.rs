@@ -435,7 +435,8 @@ impl Client {
     /// Ends an operation that was not sent or got no reply.
     #[cold]
     pub(super) fn refuse(&mut self, index: u32, error: Error) {
-        let done = self.close(index, Err(error));
+        let outcome = self.outcome(index, error);
+        let done = self.close(index, outcome);
         self.events.extend(done);
     }
 

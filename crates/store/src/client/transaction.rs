@@ -162,7 +162,7 @@ impl Transaction {
     /// checks them, unless the version of each is known. A version that is gone never returns. But
     /// an object that does not exist at two times may have existed between them.
     pub(super) fn lock_what_may_return(&mut self) {
-        let is_known = |object: &Object| object.rules.version_ne_given;
+        let is_known = |it: &Object| it.rules.version_ne_given && it.rules.doesnt_exist;
         if self.phase == Phase::Validating && !self.objects.iter().all(is_known) {
             self.phase = Phase::Preparing;
             self.objects.iter_mut().for_each(|object| object.state = State::Todo);

@@ -405,7 +405,8 @@ impl Machine for Master {
         let replication = replication.max(self.pause().unwrap_or(Instant::ZERO));
         let next = next.min(replication).min(self.recovery.deadline());
         let next = next.min(self.departure.deadline());
-        let next = next.min(self.resolving.deadline(&self.memory));
+        let resolving = self.resolving.deadline(&self.memory);
+        let next = if self.membership.cluster().is_some() { next.min(resolving) } else { next };
         let next = next.min(self.backup.scrub_deadline()).min(self.expiry.deadline(&self.memory));
         (next != Instant::NEVER).then_some(next)
     }

@@ -29,16 +29,16 @@ use crate::types::ServerId;
 impl Master {
     /// Notes the records that are new, and begins to take care of those that are due.
     pub(super) fn begin_resolving(&mut self, now: Instant) {
-        if self.memory.transactions.is_empty() || self.membership.server().is_none() {
-            return;
-        }
+        let Some(cluster) = self.membership.cluster() else { return };
+        // A master that others may have replaced has nothing to tell.
+        let is_master = self.membership.check(now, cluster).is_ok();
         self.memory.transactions.note(now);
         while self.resolving.jobs.len() < MOST_JOBS
             && let Some(due) = self.memory.transactions.next_due(now)
         {
             let is_served = self.memory.tablets.serves(due.table, due.key.hash);
             let can = self.replication.check(now, &self.memory.log).is_ok();
-            match self.job(due).filter(|_| is_served && can) {
+            match self.job(due).filter(|_| is_master && is_served && can) {
                 Some(job) => {
                     self.counters.silent += 1;
                     self.resolving.jobs.push(job);
@@ -66,15 +66,16 @@ impl Master {
 
     /// Returns the next action for the records.
     pub(super) fn next_for_transactions(&mut self, now: Instant) -> Option<Output> {
+        self.resolving.pending = false;
         let me = (self.membership.cluster()?, self.membership.server()?);
         for index in 0..self.resolving.jobs.len() {
             let output = self.next_for(now, index, me);
             if output.is_some() {
+                self.resolving.pending = true;
                 return output;
             }
         }
         self.resolving.jobs.retain(|job| !matches!(job.step, Step::End));
-        self.resolving.pending = false;
         None
     }
 

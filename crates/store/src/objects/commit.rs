@@ -143,13 +143,11 @@ impl Memory {
         if len + longest > self.log.longest_entry() {
             return Err(Status::ValueTooLong);
         }
-        let grows = matches!(item.planned, Planned::Write(..));
         let grown = self.log.live_bytes() + (len + COMPLETION) as u64;
-        if grows && grown > self.log.live_limit_with(len + longest) || version > Version::MAX {
+        if grown > self.log.live_limit_with(len + longest) || version > Version::MAX {
             return Err(Status::NoSpace);
         }
-        let purpose = if grows { Purpose::Write } else { Purpose::Remove };
-        let put = self.put(&object, item.hash, None, Some(&record), purpose);
+        let put = self.put(&object, item.hash, None, Some(&record), Purpose::Write);
         let at = put.map_err(|_| Status::Retry)?;
         if before.is_none() {
             self.log.use_version();
@@ -176,10 +174,12 @@ impl Memory {
         let key = RecordKey { hash, lease, rpc }.bytes();
         let Some(record) = self.before(table.records(), hash, &key) else { return Ok(()) };
         let value = self.log.object(record.at).value.to_vec();
-        if let Some(record::Record::Prepared { key, planned, .. }) = record::Record::parse(&value)
-            && commit
-        {
-            self.carry_out((table, hash, key), planned, record.version)?;
+        let Some(record::Record::Prepared { key: of, planned, .. }) = record::Record::parse(&value)
+        else {
+            return Ok(());
+        };
+        if commit {
+            self.carry_out((table, hash, of), planned, record.version)?;
         }
         self.end_record((table, hash), &key)
     }
@@ -191,7 +191,12 @@ impl Memory {
     /// [`Status::Retry`]: no segment is free.
     pub fn finish(&mut self, first: Participant, lease: LeaseId) -> Result<(), Status> {
         let Participant { table, hash, rpc } = first;
-        self.end_record((table, hash), &RecordKey { hash, lease, rpc }.bytes())
+        let key = RecordKey { hash, lease, rpc }.bytes();
+        let Some((_, at)) = self.find(table.records(), hash, &key) else { return Ok(()) };
+        match record::Record::parse(self.log.object(at).value) {
+            Some(record::Record::Committed(_)) => self.end_record((table, hash), &key),
+            _ => Ok(()),
+        }
     }
 
     /// Removes a record.
@@ -290,7 +295,10 @@ impl Memory {
         self.check_room(&steps, head + body)?;
         let grows = steps.iter().any(|step| matches!(step.planned, Planned::Write(..)));
         let purpose = if grows { Purpose::Write } else { Purpose::Remove };
-        let (at, memory) = self.log.append(head + body, purpose).map_err(|_| Status::Retry)?;
+        let longest = steps.iter().map(|step| step.len).max().unwrap_or(0).max(record_len);
+        let longest = if head == 0 { body } else { longest };
+        let appended = self.log.append_group(head + body, longest, purpose);
+        let (at, memory) = appended.map_err(|_| Status::Retry)?;
         let (group, mut rest) = memory.split_at_mut(head);
         if head > 0 {
             entry::put_group(group, body);

@@ -17,7 +17,7 @@ use sprat_proto::Instant;
 use sprat_proto::time::MS;
 
 use super::record::{Planned, Record, RecordKey};
-use crate::types::{KeyHash, LeaseId, TableId};
+use crate::types::{KeyHash, TableId};
 
 /// The time after which a master takes care of a record itself, in nanoseconds. A client decides
 /// within a few round trips.
@@ -43,23 +43,19 @@ struct Lock {
     changing: u32,
 }
 
-/// The object that a record is about, and the lock of the object. A commit has none.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    table: TableId,
-    hash: KeyHash,
-    lock: Option<Access>,
-}
+/// A record: the table of the object that it is about, and its key.
+type Name = (TableId, RecordKey);
 
-/// The records of transactions, by the client's lease and number.
+/// The records of transactions.
 #[derive(Debug, Default)]
 pub struct Transactions {
-    known: HashMap<(LeaseId, u64), Known>,
+    /// Each record with the lock that it gives its object. A commit gives none.
+    known: HashMap<Name, Option<Access>>,
     locks: HashMap<(TableId, KeyHash), Lock>,
     /// The records that are new since [`Transactions::note`].
-    fresh: VecDeque<(LeaseId, u64)>,
+    fresh: VecDeque<Name>,
     /// The records that become due, in the order of the times.
-    due: VecDeque<(Instant, LeaseId, u64)>,
+    due: VecDeque<(Instant, Name)>,
 }
 
 /// A record that is due: nothing has decided on it, or ended it.
@@ -92,10 +88,10 @@ impl Transactions {
         lock.changing > 0 || access == Access::Change && lock.kept > 0
     }
 
-    /// Returns true if the record with this lease and number is here.
+    /// Returns true if the record with this key, about an object of `table`, is here.
     #[must_use]
-    pub fn knows(&self, lease: LeaseId, rpc: u64) -> bool {
-        self.known.contains_key(&(lease, rpc))
+    pub fn knows(&self, table: TableId, key: RecordKey) -> bool {
+        self.known.contains_key(&(table, key))
     }
 
     /// Returns the number of records.
@@ -121,32 +117,32 @@ impl Transactions {
             Record::Prepared { .. } => Some(Access::Change),
             Record::Committed(_) => None,
         };
-        let RecordKey { hash, lease, rpc } = key;
-        if self.known.insert((lease, rpc), Known { table, hash, lock }).is_some() {
+        if self.known.insert((table, key), lock).is_some() {
             return;
         }
         if let Some(access) = lock {
-            let lock = self.locks.entry((table, hash)).or_default();
+            let lock = self.locks.entry((table, key.hash)).or_default();
             match access {
                 Access::Change => lock.changing += 1,
                 Access::Keep | Access::Read => lock.kept += 1,
             }
         }
-        self.fresh.push_back((lease, rpc));
+        self.fresh.push_back((table, key));
     }
 
-    /// Removes the record with this key.
+    /// Removes the record with this key, about an object of `table`.
     #[cold]
-    pub(super) fn forget(&mut self, key: &[u8]) {
-        let Some(RecordKey { lease, rpc, .. }) = RecordKey::parse(key) else { return };
-        let Some(Known { table, hash, lock }) = self.known.remove(&(lease, rpc)) else { return };
-        if let (Some(access), Some(lock)) = (lock, self.locks.get_mut(&(table, hash))) {
+    pub(super) fn forget(&mut self, table: TableId, key: &[u8]) {
+        let Some(key) = RecordKey::parse(key) else { return };
+        let Some(lock) = self.known.remove(&(table, key)) else { return };
+        let of = (table, key.hash);
+        if let (Some(access), Some(lock)) = (lock, self.locks.get_mut(&of)) {
             match access {
                 Access::Change => lock.changing -= 1,
                 Access::Keep | Access::Read => lock.kept -= 1,
             }
             if lock.changing == 0 && lock.kept == 0 {
-                self.locks.remove(&(table, hash));
+                self.locks.remove(&of);
             }
         }
     }
@@ -154,9 +150,9 @@ impl Transactions {
     /// Notes the records that are new at `now`: they become due if nothing ends them.
     pub fn note(&mut self, now: Instant) {
         let at = now.after(SILENT_NS);
-        while let Some((lease, rpc)) = self.fresh.pop_front() {
-            if self.knows(lease, rpc) {
-                self.due.push_back((at, lease, rpc));
+        while let Some(name) = self.fresh.pop_front() {
+            if self.known.contains_key(&name) {
+                self.due.push_back((at, name));
             }
         }
     }
@@ -172,9 +168,10 @@ impl Transactions {
 
     /// Takes the next record that is due at `now`, if it is still there.
     pub fn next_due(&mut self, now: Instant) -> Option<Due> {
-        while let Some((_, lease, rpc)) = self.due.pop_front_if(|(at, ..)| *at <= now) {
-            if let Some(&Known { table, hash, .. }) = self.known.get(&(lease, rpc)) {
-                return Some(Due { table, key: RecordKey { hash, lease, rpc } });
+        while let Some((_, name)) = self.due.pop_front_if(|(at, _)| *at <= now) {
+            if self.known.contains_key(&name) {
+                let (table, key) = name;
+                return Some(Due { table, key });
             }
         }
         None
@@ -182,7 +179,7 @@ impl Transactions {
 
     /// Lets a record that is still there become due again later.
     pub fn again(&mut self, now: Instant, due: Due) {
-        self.due.push_back((now.after(SILENT_NS), due.key.lease, due.key.rpc));
+        self.due.push_back((now.after(SILENT_NS), (due.table, due.key)));
     }
 }
 
@@ -190,6 +187,7 @@ impl Transactions {
 mod tests {
     use super::*;
     use crate::message::transaction::Participant;
+    use crate::types::LeaseId;
 
     const TABLE: TableId = TableId(3);
     const HASH: KeyHash = KeyHash(9);
@@ -213,16 +211,16 @@ mod tests {
         let mut it = Transactions::default();
         it.add(TABLE, &key(1), &record(Planned::Remove));
         it.add(TABLE, &key(2), &record(Planned::Remove));
-        it.forget(&key(2));
-        it.forget(&key(2));
+        it.forget(TABLE, &key(2));
+        it.forget(TABLE, &key(2));
         assert_eq!(locked(&it), [true; 3]);
         it.add(TABLE, &key(3), &record(Planned::Check));
         it.add(TABLE, &key(4), &record(Planned::Check));
-        it.forget(&key(1));
+        it.forget(TABLE, &key(1));
         assert_eq!(locked(&it), [false, false, true]);
-        it.forget(&key(3));
+        it.forget(TABLE, &key(3));
         assert_eq!(locked(&it), [false, false, true]);
-        it.forget(&key(4));
+        it.forget(TABLE, &key(4));
         assert_eq!(locked(&it), [false; 3]);
         assert!(it.is_empty() && it.are_none_locked());
     }
@@ -235,7 +233,7 @@ mod tests {
         it.add(TABLE, &key(2), &record(Planned::Remove));
         assert_eq!(it.deadline(), Instant::ZERO);
         it.note(start);
-        it.forget(&key(1));
+        it.forget(TABLE, &key(1));
         assert_eq!((it.deadline(), it.next_due(start)), (silent, None));
         let due = it.next_due(silent).unwrap();
         assert_eq!((due.key.rpc, it.next_due(silent), it.deadline()), (2, None, Instant::NEVER));

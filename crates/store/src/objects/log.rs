@@ -192,21 +192,38 @@ impl Log {
     /// [`Full`], and nothing changed.
     #[inline]
     pub fn append(&mut self, len: usize, purpose: Purpose) -> Result<(Location, &mut [u8]), Full> {
+        self.append_group(len, len, purpose)
+    }
+
+    /// Takes `len` bytes at the end of the log for several entries, as [`Log::append`] does for one.
+    /// The longest of them has `longest` bytes. The cleaner moves them one by one, so that it needs
+    /// no more room at a time.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing changed.
+    #[inline]
+    pub fn append_group(
+        &mut self,
+        len: usize,
+        longest: usize,
+        purpose: Purpose,
+    ) -> Result<(Location, &mut [u8]), Full> {
         let open = if purpose.is_aside() { self.survivor } else { self.head };
         let slot = match open {
             Some(slot) if self.slots[slot as usize].room() >= len => slot,
-            _ => self.advance(len, purpose)?,
+            _ => self.advance(len, longest, purpose)?,
         };
         self.appended += len as u64;
         self.survived += if purpose == Purpose::Survive { len as u64 } else { 0 };
-        self.waste = self.waste.max(len as u32);
-        let (offset, memory) = self.slots[slot as usize].take(len).ok_or(Full::TooLong)?;
+        self.waste = self.waste.max(longest as u32);
+        let taken = self.slots[slot as usize].take(len, longest);
+        let (offset, memory) = taken.ok_or(Full::TooLong)?;
         Ok((Location::new(slot, offset), memory))
     }
 
     /// Closes the log's open segment for `purpose` and opens another one.
     #[cold]
-    fn advance(&mut self, len: usize, purpose: Purpose) -> Result<u32, Full> {
+    fn advance(&mut self, len: usize, longest: usize, purpose: Purpose) -> Result<u32, Full> {
         if len > self.longest_entry() {
             return Err(Full::TooLong);
         }
@@ -231,7 +248,13 @@ impl Log {
         if let Some(full) = open.replace(slot) {
             let segment = &mut self.slots[full as usize];
             segment.state = State::Closed;
-            segment.waste = segment.waste.max(segment.room() as u32);
+            let room = segment.room();
+            if room > longest.max(self.waste as usize) {
+                // A group did not fit. The cleaner gains the room back.
+                segment.closed_early = true;
+            } else {
+                segment.waste = segment.waste.max(room as u32);
+            }
             // All replicas may have had all of it before it was closed.
             self.set_replicated(full, 0);
         }
@@ -246,7 +269,7 @@ impl Log {
             capacity: self.segment_bytes,
             safe_version: self.safe_version,
         };
-        if let Some((_, memory)) = segment.take(entry::HEADER) {
+        if let Some((_, memory)) = segment.take(entry::HEADER, entry::HEADER) {
             entry::put_header(memory, &header);
         }
         self.opened(slot, tail);

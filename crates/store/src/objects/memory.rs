@@ -186,7 +186,7 @@ impl Memory {
                     && let Some(place) = self.table.place(spread(table, hash), at)
                 {
                     if table.is_records() {
-                        self.transactions.forget(object.key);
+                        self.transactions.forget(table.base(), object.key);
                     }
                     self.table.remove(place);
                     self.log.dead(at, len);

@@ -300,7 +300,7 @@ impl Memory {
         self.table.remove(before.place);
         self.log.dead(before.at, before.len);
         if tombstone.table.is_records() {
-            self.transactions.forget(tombstone.key);
+            self.transactions.forget(tombstone.table.base(), tombstone.key);
         }
         if let Some(leaving) = &mut self.leaving
             && let Some(hash) = self.tablets.hash(tombstone.table, tombstone.key)

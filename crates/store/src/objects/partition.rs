@@ -185,15 +185,16 @@ impl Partition {
 }
 
 impl Memory {
-    /// Replays about `most` bytes of the segment `id` of the crashed master's log, from the
-    /// position `entries` on, as far as they belong to `partition`.
+    /// Replays about `most` bytes of the segment `id` of the crashed master's log, which has `whole`
+    /// bytes, from the position `entries` on, as far as they belong to `partition`. `bytes` has the
+    /// first of them, all entries that are replayed now.
     ///
     /// # Errors
     /// [`Stopped`]. `entries` is before the entry that was not replayed.
     pub fn replay(
         &mut self,
         partition: &mut Partition,
-        id: SegmentId,
+        (id, whole): (SegmentId, usize),
         bytes: &[u8],
         entries: &mut Entries,
         most: usize,
@@ -204,7 +205,7 @@ impl Memory {
             let mut ahead = *entries;
             while !group.is_full()
                 && ahead.at() < end
-                && let Some(candidate) = self.candidate(partition, id, bytes, &mut ahead)
+                && let Some(candidate) = self.candidate(partition, (id, whole), bytes, &mut ahead)
             {
                 group.push(candidate);
             }
@@ -257,7 +258,7 @@ impl Memory {
     fn candidate<'a>(
         &self,
         partition: &Partition,
-        id: SegmentId,
+        (id, whole): (SegmentId, usize),
         bytes: &'a [u8],
         entries: &mut Entries,
     ) -> Option<Candidate<'a>> {
@@ -276,8 +277,8 @@ impl Memory {
             }
             Entry::Digest(_) | Entry::Change(_) => (TableId(0), None),
             Entry::Group(len) => {
-                if bytes.len() - entries.at() < len {
-                    entries.end_at(bytes.len());
+                if whole.saturating_sub(entries.at()) < len {
+                    entries.end_at(whole);
                 }
                 (TableId(0), None)
             }

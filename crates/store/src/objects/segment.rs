@@ -217,14 +217,14 @@ impl Segment {
         self.bytes.len() - self.written as usize
     }
 
-    /// Takes `len` bytes at the end of the segment for an entry and returns their offset and
-    /// memory, or `None` if they do not fit.
+    /// Takes `len` bytes at the end of the segment for entries, the longest of which has `longest`
+    /// bytes, and returns their offset and memory, or `None` if they do not fit.
     #[inline]
-    pub fn take(&mut self, len: usize) -> Option<(u32, &mut [u8])> {
+    pub fn take(&mut self, len: usize, longest: usize) -> Option<(u32, &mut [u8])> {
         let at = self.written;
         let memory = self.bytes.get_mut(at as usize..at as usize + len)?;
         self.written += len as u32;
-        self.waste = self.waste.max(len as u32);
+        self.waste = self.waste.max(longest as u32);
         Some((at, memory))
     }
 }

@@ -106,7 +106,8 @@ impl Order for PullTablet {
             return Err(Status::BadFormat);
         }
         *reply = master.pull(call.now, &self)?.into();
-        Ok(Replied::Now)
+        // What another master gets may not be lost here: a part of a transaction may be elsewhere.
+        Ok(master.gate(call.caller, reply, !self.close))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::message::{Opcode, Status};
 use crate::objects::commit::{Item, version_of};
 use crate::objects::locks::Access;
 use crate::objects::memory::{self, Memory};
-use crate::objects::record::{Planned, Record};
+use crate::objects::record::{Planned, Record, RecordKey};
 use crate::objects::rifl::Verdict;
 use crate::types::{KeyHash, LeaseId, TableId, Version, WallTime};
 
@@ -93,6 +93,11 @@ impl<'a> Parts<'a> {
         call: &Call<'_>,
     ) -> Result<Option<Conflict>, Result<LeaseId, Status>> {
         let Memory { log, results, .. } = &mut master.memory;
+        let mut numbers: Vec<_> = self.items.iter().map(|item| item.once.rpc).collect();
+        numbers.sort_unstable();
+        if numbers.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Err(Status::BadFormat));
+        }
         let mut refused = None;
         for item in &self.items {
             check_identity(item.once).map_err(Err)?;
@@ -251,8 +256,9 @@ impl<'a> Operation<'a> for Commit<'a> {
         let memory = &master.memory;
         let answers = parts.items.iter().zip(&parts.states).map(|(item, state)| {
             let Once { lease, rpc, .. } = item.once;
+            let key = RecordKey { hash: item.hash, lease, rpc };
             let version = if let State::Done(version) = *state { version } else { Version(0) };
-            answer(memory.transactions.knows(lease, rpc) && rpc != first.once.rpc, version)
+            answer(memory.transactions.knows(item.table, key) && rpc != first.once.rpc, version)
         });
         write(reply, answers);
         Ok(Executed::Changed(None))
@@ -319,11 +325,12 @@ impl<'a> Operation<'a> for Validate<'a> {
             Some(conflict) => {
                 master.counters.conflicts += 1;
                 conflict.emit_to(&mut reply.bytes);
+                return Ok(Executed::Changed(None));
             }
             None => {
                 write(reply, parts.items.iter().map(|_| answer(false, Version(0))));
                 // The client has read what exists, so that it is durable. A removal may not be.
-                let exists = |item: &Item<'_>| item.rules.version_ne_given;
+                let exists = |it: &Item<'_>| it.rules.version_ne_given && it.rules.doesnt_exist;
                 if !parts.items.iter().all(exists) {
                     return Ok(Executed::Changed(None));
                 }

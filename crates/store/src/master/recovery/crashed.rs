@@ -172,7 +172,7 @@ impl CrashedLog {
         let replayed = if bytes.is_empty() {
             Err(Stopped::Damaged)
         } else {
-            memory.replay(partition, id, bytes, entries, TICK_BYTES)
+            memory.replay(partition, (id, len), bytes, entries, TICK_BYTES)
         };
         let is_intact = match replayed {
             Err(Stopped::Full) => return Err(Full::NoSegment),

@@ -202,7 +202,7 @@ impl Pulling {
             });
         };
         let bytes = &reply[Page::HEAD..];
-        match memory.replay(partition, PAGE, bytes, entries, TICK_BYTES) {
+        match memory.replay(partition, (PAGE, bytes.len()), bytes, entries, TICK_BYTES) {
             Ok(()) if entries.at() >= bytes.len() => self.replaying = None,
             Ok(()) => {}
             Err(Stopped::Full) => return Err(Full::NoSegment),

@@ -2,8 +2,9 @@
 //! They tell the cleaner how to treat an entry without parsing the rest.
 
 use super::{
-    COMPLETION, DEAD, HAS_OLD, HAS_RECORD, HEAD, KIND, KIND_COMPLETION, KIND_EXPIRING, KIND_OBJECT,
-    KIND_TOMBSTONE, RECORD_DEAD, Record, is_object, old, parse_record, record_len,
+    COMPLETION, DEAD, Entry, HAS_OLD, HAS_RECORD, HEAD, KIND, KIND_CHANGE, KIND_COMPLETION,
+    KIND_EXPIRING, KIND_OBJECT, KIND_TOMBSTONE, RECORD_DEAD, Record, is_object, old, parse,
+    parse_record, record_len,
 };
 
 /// The first bytes of an entry in the log: its kind, its length and its marks.
@@ -27,6 +28,16 @@ impl Head {
     #[inline]
     pub fn entry_len(self) -> usize {
         self.len as usize
+    }
+
+    /// Returns the number of bytes of the entries that belong to the group which begins with this
+    /// head's entry, at the start of `entry`; 0 for an entry of another kind.
+    #[must_use]
+    pub fn group_len(self, entry: &[u8]) -> usize {
+        match parse(entry) {
+            Some((Entry::Group(len), _)) if self.kind & KIND == KIND_CHANGE => len,
+            _ => 0,
+        }
     }
 
     /// Returns true if the entry is of an object.

@@ -48,8 +48,8 @@ impl Log {
                 replicated.named.insert(tail.segment, tail.offset);
             }
             let changed = replicated.change(usize::MAX);
-            if let Some((_, memory)) = segment.take(DIGEST_HEAD + DIGESTED * replicated.named.len())
-            {
+            let len = DIGEST_HEAD + DIGESTED * replicated.named.len();
+            if let Some((_, memory)) = segment.take(len, len) {
                 entry::put_digest(memory, replicated.named.iter().map(|(&id, &len)| (id, len)));
             }
             let end = Position { segment: segment.id, offset: segment.written };
@@ -86,7 +86,7 @@ impl Log {
             let waits = replicated.lingering.len() >= self.most_lingering();
             let purpose = if waits { Purpose::Digest } else { Purpose::Remove };
             let kept_back = if waits { SURVIVORS - 1 } else { SURVIVORS };
-            return self.available() > kept_back && self.advance(0, purpose).is_ok();
+            return self.available() > kept_back && self.advance(0, usize::MAX, purpose).is_ok();
         }
         let Some(replicated) = &mut self.replicated else { return false };
         let changed = replicated.change(MOST_LEAVING);
@@ -106,7 +106,7 @@ impl Log {
     /// [`Full`], and nothing changed.
     pub fn open_head(&mut self) -> Result<(), Full> {
         if self.replicated.is_some() && self.tail() == Position::default() {
-            self.advance(0, Purpose::Write)?;
+            self.advance(0, usize::MAX, Purpose::Write)?;
         }
         Ok(())
     }
@@ -196,7 +196,9 @@ impl Log {
         let mut end = from;
         let bytes = &segment.bytes[..segment.written as usize];
         while let Some(head) = bytes.get(end as usize..).and_then(Head::of) {
-            let next = end + head.entry_len() as u32;
+            // Replicas get a group whole: a read of its first entry must not be ahead of the rest.
+            let group = head.group_len(&bytes[end as usize..]);
+            let next = end + (head.entry_len() + group) as u32;
             if next - from > most && end > from {
                 break;
             }

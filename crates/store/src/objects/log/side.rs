@@ -25,7 +25,7 @@ impl Log {
         }
         let last = self.last_id;
         self.close_head();
-        self.advance(0, Purpose::Write)?;
+        self.advance(0, usize::MAX, Purpose::Write)?;
         Ok(last)
     }
 

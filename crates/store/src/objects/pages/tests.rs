@@ -64,7 +64,9 @@ impl Target {
             let (memory, partition) = (&mut self.world.memory, &mut self.partition);
             let mut entries = Entries::default();
             while entries.at() < page.entries.len() {
-                memory.replay(partition, PAGE, page.entries, &mut entries, 300).unwrap();
+                memory
+                    .replay(partition, (PAGE, page.entries.len()), page.entries, &mut entries, 300)
+                    .unwrap();
             }
             progress = page.progress;
         }

@@ -58,7 +58,13 @@ impl World {
             let mut entries = Entries::default();
             while entries.at() < bytes.len() {
                 let most = 1 + self.rng.below(1000) as usize;
-                match self.memory.replay(&mut partition, id, &bytes, &mut entries, most) {
+                match self.memory.replay(
+                    &mut partition,
+                    (id, bytes.len()),
+                    &bytes,
+                    &mut entries,
+                    most,
+                ) {
                     Ok(()) => {}
                     Err(Stopped::Full) => self.make_room(),
                     Err(Stopped::Damaged) => panic!("{id:?} {entries:?}"),
