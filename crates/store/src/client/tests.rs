@@ -31,6 +31,7 @@ mod leases;
 mod multi;
 mod routes;
 mod tables;
+mod transactions;
 mod values;
 mod world;
 

@@ -159,6 +159,8 @@ fn requests_that_make_no_sense_change_nothing() {
     let twice = [write(b"a", 3, None, b"x"), part(b"a", 4, None, Change::Check)];
     assert_eq!(rig.commit(&[], &twice), Err((99, Status::BadFormat)));
     assert_eq!(rig.commit(&[], &[write(b"a", 0, None, b"x")]), Err((99, Status::BadFormat)));
+    let same = [write(b"a", 3, None, b"x"), part(b"b", 3, None, Change::Check)];
+    assert_eq!(rig.prepare(&same), Err((99, Status::BadFormat)), "a number is of one part");
     assert_eq!(rig.commit(&[], &[write(b"a", 1 << 48, None, b"")]), Err((99, Status::BadFormat)));
     assert_eq!(rig.validate(&[write(b"a", 3, None, b"x")]), Err((99, Status::BadFormat)));
     let no_first = transaction(Opcode::Prepare, &[], &[write(b"a", 3, None, b"x")]);
@@ -263,6 +265,34 @@ fn a_resolution_is_final() {
     assert_eq!(rig.status(bad.emit()), Some(Status::BadFormat));
     let elsewhere = Resolve { cluster: CLUSTER, lease: 1, rpc: 3, table: TableId(8), hash: 0 };
     assert_eq!(rig.status(elsewhere.emit()), Some(Status::UnknownTablet));
+}
+
+/// A record that has gone leaves nothing to do, and an idle master sleeps.
+#[test]
+fn a_master_sleeps_when_its_transactions_have_ended() {
+    let mut rig = rig();
+    assert!(rig.prepare(&[write(b"a", 3, None, b"x")]).is_ok());
+    rig.pass(0);
+    assert_eq!(rig.decide(Decision::Commit, &[object(b"a", 3)]), Some(Status::Ok));
+    assert!(rig.prepare(&[write(b"b", 4, None, b"x")]).is_ok());
+    assert_eq!(rig.decide(Decision::Abort, &[object(b"b", 4)]), Some(Status::Ok));
+    for _ in 0..3 {
+        rig.pass(SILENT_NS);
+        rig.calls.clear();
+    }
+    assert!(rig.master.deadline().is_some_and(|at| at > rig.now), "{:?}", rig.master.deadline());
+    assert_eq!(rig.master.counter("transactions_silent"), 0);
+}
+
+/// Two clients that let each other's prepared objects decide lock them for a while, not for good.
+#[test]
+fn a_prepared_object_decides_nothing() {
+    let mut rig = rig();
+    let own = transaction(Opcode::Prepare, &[object(b"a", 3)], &[write(b"a", 3, None, b"x")]);
+    assert!(outcome(&rig.ask(own), 1).is_ok());
+    rig.pass(0);
+    rig.pass(SILENT_NS);
+    assert_eq!((rig.records(), rig.read(b"a")), (0, Err(Status::ObjectDoesntExist)));
 }
 
 /// If the client is silent, the master asks that of the first object for the decision.

@@ -77,6 +77,35 @@ fn recovered(bytes: &[u8]) -> Vec<&'static [u8]> {
     found
 }
 
+/// Replicas get a group in one write, so that what is durable ends before it or behind it.
+#[test]
+fn no_write_to_a_replica_ends_within_a_group() {
+    let mut memory = Memory::new(Log::new(1 << 20, 1 << 14, crc32c, true));
+    let tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
+    memory.tablets.take(tablet, HashKey([5; 16]), TableDurability::Cluster).unwrap();
+    let lease = LeaseId(1);
+    memory.results.extend(lease, sprat_proto::Instant::NEVER);
+    let keys: [&[u8]; 3] = [b"a", b"b", b"c"];
+    let items = keys.iter().zip(1..).map(|(&key, rpc)| Item {
+        table: TABLE,
+        hash: memory.tablets.hash(TABLE, key).unwrap(),
+        key,
+        rules: RejectRules::default(),
+        once: Once { lease, rpc, ack: 0 },
+        planned: Planned::Write(&[1; 50], WallTime::NEVER),
+    });
+    let items: Vec<_> = items.collect();
+    let others = record::Record::Committed(Default::default());
+    memory.commit(&items[..1], &others).unwrap();
+    let before = memory.log.tail();
+    memory.commit(&items[1..], &others).unwrap();
+    let (after, slot) = (memory.log.tail(), memory.log.slot(before.segment).unwrap());
+    for most in 0..after.offset - before.offset {
+        assert_eq!(memory.log.end_of_entries(slot, before.offset, most), after.offset);
+    }
+    assert!(after.offset - before.offset > 150);
+}
+
 #[test]
 fn a_group_counts_whole_or_not_at_all() {
     let (bytes, ends) = segment();
