@@ -99,8 +99,8 @@ impl Client {
         self.end_numbers(&it);
     }
 
-    /// Lets the masters of a transaction that ends for its program unlock its objects, unless it may
-    /// be committed. Then they ask for the decision.
+    /// Lets the masters of a transaction that ends for its program unlock its objects, unless it
+    /// may be committed. Then they ask for the decision.
     fn give_up_unless_maybe(&mut self, it: &Transaction) {
         if it.phase == Phase::Preparing && !it.maybe {
             self.give_up(it);

@@ -32,11 +32,13 @@ use crate::types::{ServerId, Version, WallTime};
 mod digests;
 mod expiring;
 mod lending;
+mod purpose;
 mod replicated;
 mod side;
 
 pub use digests::Opened;
 use digests::Replicated;
+pub use purpose::{Full, Purpose};
 
 /// The number of free segments for the cleaner alone, so that it can always work.
 pub const SURVIVORS: u32 = 2;
@@ -49,39 +51,6 @@ pub const MIN_SEGMENTS: u32 = SURVIVORS + REMOVALS + 3;
 /// The cleaner takes no segment that would yield less than its size over this number, or it would
 /// copy without end.
 pub const LEAST_GAIN: u32 = 64;
-
-/// The purpose of an append, which decides how much of the reserve it may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
-    /// The append is of a new value.
-    Write,
-    /// The append is of a removal, or of a completion alone.
-    Remove,
-    /// The append is of an entry that the cleaner copies.
-    Survive,
-    /// The append is of an entry of another log, which is recovered.
-    Recover,
-    /// The append is of a digest without which the cleaner cannot go on.
-    Digest,
-}
-
-impl Purpose {
-    /// Returns true if the append goes to the survivor segment, outside the order of the log.
-    fn is_aside(self) -> bool {
-        matches!(self, Self::Survive | Self::Recover)
-    }
-}
-
-/// The reason why an append to the log is not possible.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Full {
-    /// The entry to append is longer than a segment.
-    #[error("the entry is longer than a segment")]
-    TooLong,
-    /// No segment is free for the append's purpose. The cleaner may free one.
-    #[error("no free segment")]
-    NoSegment,
-}
 
 /// The segments of one master, and their accounts.
 #[derive(Debug)]
@@ -195,9 +164,9 @@ impl Log {
         self.append_group(len, len, purpose)
     }
 
-    /// Takes `len` bytes at the end of the log for several entries, as [`Log::append`] does for one.
-    /// The longest of them has `longest` bytes. The cleaner moves them one by one, so that it needs
-    /// no more room at a time.
+    /// Takes `len` bytes at the end of the log for several entries, as [`Log::append`] does for
+    /// one. The longest of them has `longest` bytes. The cleaner moves them one by one, so that it
+    /// needs no more room at a time.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.

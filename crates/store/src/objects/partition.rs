@@ -185,9 +185,9 @@ impl Partition {
 }
 
 impl Memory {
-    /// Replays about `most` bytes of the segment `id` of the crashed master's log, which has `whole`
-    /// bytes, from the position `entries` on, as far as they belong to `partition`. `bytes` has the
-    /// first of them, all entries that are replayed now.
+    /// Replays about `most` bytes of the segment `id` of the crashed master's log, which has
+    /// `whole` bytes, from the position `entries` on, as far as they belong to `partition`. `bytes`
+    /// has the first of them, all entries that are replayed now.
     ///
     /// # Errors
     /// [`Stopped`]. `entries` is before the entry that was not replayed.

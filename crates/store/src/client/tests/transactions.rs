@@ -163,7 +163,7 @@ fn a_decision_outlives_its_tables() {
         for call in s.calls() {
             if opcode(&call.request) == Ok(Opcode::GetTablets) {
                 let gone = failure(Status::TableDoesntExist, "it is dropped");
-                done = done.or(s.reply(&call, gone));
+                done = done.or_else(|| s.reply(&call, gone));
             }
         }
         done = done.or_else(|| s.client.event());
