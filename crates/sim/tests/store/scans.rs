@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 use sprat_sim::node::{Node, config};
 use sprat_sim::wire::HostId;
@@ -246,6 +246,8 @@ fn scans_are_exact_while_tablets_move() {
         options.wire.fault = recovery::mild_fault(&mut rng);
         let mut shape = Shape { masters: 2 + rng.below(3) as usize, ..Shape::default() };
         shape.habits.span = 1 + rng.below(3) as u32;
+        // A server without replicas that loses its lease takes its tablets along.
+        shape.server_term_ns = 2 * SECOND;
         let mut world = scanned(seed, options, &shape);
         assert_eq!(finish(&mut world), Ok(()));
         worlds += 1;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 use sprat_sim::check::history::Name;
 use sprat_sim::check::serial;
@@ -442,6 +442,8 @@ fn traded(seed: u64, options: Options, shape: &Shape, traders: usize) -> World<S
 fn arranged_shape(rng: &mut Rng) -> Shape {
     let mut shape = Shape { masters: 2 + rng.below(3) as usize, ..Shape::default() };
     (shape.habits.span, shape.operations) = (1 + rng.below(4) as u32, 150);
+    // A server without replicas that loses its lease takes its tablets along.
+    shape.server_term_ns = 2 * SECOND;
     shape.habits.arrange_ppm = [0, 50_000, 300_000][rng.below(3) as usize];
     shape
 }
