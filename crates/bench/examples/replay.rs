@@ -74,7 +74,9 @@ fn replay(log: &[(SegmentId, Vec<u8>)], memory: &mut Memory) {
     for (id, bytes) in log.iter().rev() {
         let mut entries = Entries::default();
         while entries.at() < bytes.len() {
-            memory.replay(&mut partition, *id, bytes, &mut entries, 256 << 10).expect("room");
+            memory
+                .replay(&mut partition, (*id, bytes.len()), bytes, &mut entries, 256 << 10)
+                .expect("room");
             memory.grow(16);
         }
     }

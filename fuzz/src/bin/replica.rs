@@ -83,7 +83,8 @@ fn recovery(bytes: &[u8]) {
     let len = whole.len() as u64;
     let mut partition = Partition::new(master, len, vec![(tablet, SegmentId(0))], (since, false));
     let mut entries = Entries::default();
-    let _ = memory.replay(&mut partition, segment, &whole, &mut entries, whole.len());
+    let _ =
+        memory.replay(&mut partition, (segment, whole.len()), &whole, &mut entries, whole.len());
     assert!(entries.at() <= whole.len() && entries.at() as u64 == partition.replayed());
 }
 
