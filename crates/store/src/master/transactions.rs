@@ -28,7 +28,15 @@ use crate::types::ServerId;
 
 impl Master {
     /// Notes the records that are new, and begins to take care of those that are due.
+    #[inline]
     pub(super) fn begin_resolving(&mut self, now: Instant) {
+        if self.memory.transactions.deadline() <= now {
+            self.resolve_due(now);
+        }
+    }
+
+    #[cold]
+    fn resolve_due(&mut self, now: Instant) {
         let Some(cluster) = self.membership.cluster() else { return };
         // A master that others may have replaced has nothing to tell.
         let is_master = self.membership.check(now, cluster).is_ok();

@@ -159,6 +159,7 @@ impl Transactions {
 
     /// Returns the time of the next call of [`Transactions::note`] or [`Transactions::next_due`].
     #[must_use]
+    #[inline]
     pub fn deadline(&self) -> Instant {
         if !self.fresh.is_empty() {
             return Instant::ZERO;
