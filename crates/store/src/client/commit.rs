@@ -1,9 +1,9 @@
 //! The client's side of transactions: it leads each one through its phases.
 //!
 //! ```text
-//!  objects of one master       Commit ─► done
-//! of several, with changes    Prepare to the others ─► Commit to the first ─► Decide to the others
-//!  without changes             Validate to all ─► done, if the versions of all are known
+//!  objects of one master     Commit
+//!  of several, with changes  Prepare to the others ─► Commit to the first ─► Decide to the others
+//!  without changes           Validate to all, if the versions of all are known
 //! ```
 //!
 //! The transaction is committed when the master of the first object that changes says so. A phase
@@ -127,12 +127,14 @@ impl Client {
             object.hash = table.hasher.hash(object.key());
             let &Owner::Peer(peer) = &tablet.owner else {
                 let owner = tablet.owner.clone();
-                if it.phase == Phase::Deciding
-                    && matches!(owner, Owner::Lost | Owner::Unreachable(_))
-                {
-                    // It is lost, or its master asks for the decision itself.
-                    object.state = State::Done;
-                    continue;
+                match owner {
+                    Owner::Lost if it.phase == Phase::Deciding => {
+                        object.state = State::Done;
+                        continue;
+                    }
+                    // Its master asks for the decision itself.
+                    Owner::Unreachable(_) if it.phase == Phase::Deciding => continue,
+                    _ => {}
                 }
                 self.slots[index as usize].place = object.place;
                 self.without_owner(now, index, owner);
@@ -189,26 +191,20 @@ impl Client {
         it: &mut Transaction,
         mut groups: Vec<Group>,
     ) {
-        if it.phase == Phase::Committing {
-            it.phase = Phase::Preparing;
-        }
-        let deciding = groups.iter().position(|(_, objects)| objects.contains(&it.first));
-        let deciding = groups.swap_remove(deciding.unwrap_or(0));
         match it.phase {
             Phase::Validating => {
-                groups.push(deciding);
                 self.send_to(now, index, it, Opcode::Validate, groups, State::Todo);
             }
+            Phase::Deciding => self.send_to(now, index, it, Opcode::Decide, groups, State::Held),
             Phase::Preparing | Phase::Committing => {
+                it.phase = Phase::Preparing;
+                let has_first = |(_, objects): &mut Group| objects.contains(&it.first);
+                let first: Vec<Group> = groups.extract_if(.., has_first).collect();
                 self.send_to(now, index, it, Opcode::Prepare, groups, State::Todo);
                 if it.calls == 0 {
                     it.phase = Phase::Committing;
-                    self.send_to(now, index, it, Opcode::Commit, [deciding].into(), State::Todo);
+                    self.send_to(now, index, it, Opcode::Commit, first, State::Todo);
                 }
-            }
-            Phase::Deciding => {
-                groups.push(deciding);
-                self.send_to(now, index, it, Opcode::Decide, groups, State::Held);
             }
         }
     }
@@ -376,14 +372,17 @@ impl Client {
                 round.again.get_or_insert(0);
                 return;
             }
-            Status::StaleRpc => Error::Unknown,
+            Status::StaleRpc => {
+                // The master has forgotten what it has executed.
+                it.maybe = true;
+                Error::Unknown
+            }
             Status::NoSpace => Error::NoSpace,
             Status::TooFewServers => Error::TooFewServers,
             Status::TabletLost => Error::TabletLost,
             Status::TableDoesntExist => Error::TableDoesntExist,
             Status::ValueTooLong => {
-                let bytes = |&number: &usize| self.request(it, Opcode::Commit, &[number]).len();
-                Error::TransactionTooLong(objects.iter().map(bytes).sum())
+                Error::TransactionTooLong(objects.iter().map(|&n| it.objects[n].len()).sum())
             }
             status => Error::Refused { status, text: refusal.text.into() },
         };
@@ -423,7 +422,10 @@ impl Client {
                 self.go_on(index);
             }
             Phase::Deciding => {
-                self.tell(it, &[it.first], Decision::Finish);
+                // The first master has to remember the commit as long as another one may ask.
+                if it.objects.iter().all(|object| object.state != State::Held) {
+                    self.tell(it, &[it.first], Decision::Finish);
+                }
                 self.committed(index, it);
             }
             Phase::Validating | Phase::Committing => self.committed(index, it),

@@ -77,6 +77,12 @@ impl Object {
         &self.key
     }
 
+    /// Returns the number of bytes of the key and the value.
+    pub(super) fn len(&self) -> usize {
+        let value = if let Kept::Write(value, _) = &self.kept { value.len() } else { 0 };
+        self.key.len() + value
+    }
+
     pub(super) fn changes(&self) -> bool {
         !matches!(self.kept, Kept::Check)
     }

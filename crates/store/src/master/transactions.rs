@@ -208,11 +208,11 @@ impl Master {
     /// Takes the decision on a prepared object.
     fn resolved(&mut self, now: Instant, index: usize, resolution: Resolution) {
         let Job { due, .. } = self.resolving.jobs[index];
-        let object = Participant { table: due.table, hash: due.key.hash, rpc: due.key.rpc };
         let commit = resolution == Resolution::Committed;
         // The tablet may have gone to another master meanwhile, and its record with it.
         let is_served = self.memory.tablets.serves(due.table, due.key.hash);
-        let is_decided = is_served && self.memory.decide(object, due.key.lease, commit).is_ok();
+        let is_decided =
+            is_served && self.memory.decide(due.object(), due.key.lease, commit).is_ok();
         self.replication.appended();
         if is_decided {
             self.resolving.jobs[index].step = Step::End;
@@ -234,9 +234,8 @@ impl Master {
     /// Ends the record of a committed transaction: all masters know of it.
     fn end_job(&mut self, now: Instant, index: usize) {
         let Job { due, .. } = self.resolving.jobs[index];
-        let first = Participant { table: due.table, hash: due.key.hash, rpc: due.key.rpc };
         let is_served = self.memory.tablets.serves(due.table, due.key.hash);
-        let is_ended = is_served && self.memory.finish(first, due.key.lease).is_ok();
+        let is_ended = is_served && self.memory.finish(due.object(), due.key.lease).is_ok();
         self.replication.appended();
         if is_ended {
             self.resolving.jobs[index].step = Step::End;

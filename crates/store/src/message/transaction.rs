@@ -59,6 +59,14 @@ choices! {
     }
 }
 
+impl Resolution {
+    /// Returns the answer for a transaction that is committed, or never will be.
+    #[must_use]
+    pub fn of(is_committed: bool) -> Self {
+        if is_committed { Self::Committed } else { Self::Aborted }
+    }
+}
+
 requests! {
     /// Asks the coordinator for the server of an object. The reply is [`Owner`].
     FindOwner {

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 
 use crate::message::Status;
 use crate::message::data::{Once, RejectRules};
-use crate::message::transaction::{Conflict, Participant, Resolution};
+use crate::message::transaction::{Conflict, Participant, Participants, Resolution};
 use crate::objects::entry::{
     self, COMPLETION, Completion, GROUP, Object, Outcome, Record, Tombstone,
 };
@@ -48,6 +48,13 @@ pub struct Item<'a> {
 }
 
 impl Item<'_> {
+    /// Returns the key of the record about the object.
+    #[must_use]
+    pub fn record_key(&self) -> RecordKey {
+        let Once { lease, rpc, .. } = self.once;
+        RecordKey { hash: self.hash, lease, rpc }
+    }
+
     fn access(&self) -> Access {
         if self.planned == Planned::Check { Access::Keep } else { Access::Change }
     }
@@ -97,11 +104,6 @@ impl Memory {
         self.check((item.table, item.hash, item.key), item.rules, item.access())
     }
 
-    fn before(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
-        let (place, at) = self.find(table, hash, key)?;
-        Some(Before::new(&self.log, place, at, &self.log.object(at)))
-    }
-
     /// Returns the version that the next write of an object has.
     fn next_version(&self, item: &Item<'_>, before: Option<&Before>) -> Version {
         let next =
@@ -123,8 +125,7 @@ impl Memory {
                 before.as_ref().map_or(Version(1), |before| before.version)
             }
         };
-        let Once { lease, rpc, .. } = item.once;
-        let key = RecordKey { hash: item.hash, lease, rpc }.bytes();
+        let key = item.record_key().bytes();
         let value = record::Record::Prepared { key: item.key, planned: item.planned, first };
         let value = value.bytes();
         let object = Object {
@@ -170,8 +171,8 @@ impl Memory {
         lease: LeaseId,
         commit: bool,
     ) -> Result<(), Status> {
-        let Participant { table, hash, rpc } = object;
-        let key = RecordKey { hash, lease, rpc }.bytes();
+        let Participant { table, hash, .. } = object;
+        let key = RecordKey::of(object, lease).bytes();
         let Some(record) = self.before(table.records(), hash, &key) else { return Ok(()) };
         let value = self.log.object(record.at).value.to_vec();
         let Some(record::Record::Prepared { key: of, planned, .. }) = record::Record::parse(&value)
@@ -190,8 +191,8 @@ impl Memory {
     /// # Errors
     /// [`Status::Retry`]: no segment is free.
     pub fn finish(&mut self, first: Participant, lease: LeaseId) -> Result<(), Status> {
-        let Participant { table, hash, rpc } = first;
-        let key = RecordKey { hash, lease, rpc }.bytes();
+        let Participant { table, hash, .. } = first;
+        let key = RecordKey::of(first, lease).bytes();
         let Some((_, at)) = self.find(table.records(), hash, &key) else { return Ok(()) };
         match record::Record::parse(self.log.object(at).value) {
             Some(record::Record::Committed(_)) => self.end_record((table, hash), &key),
@@ -274,12 +275,12 @@ impl Memory {
     pub fn commit(
         &mut self,
         items: &[Item<'_>],
-        others: &record::Record<'_>,
+        others: Participants<'_>,
     ) -> Result<Vec<Version>, Status> {
         let steps: Vec<Step<'_>> = items.iter().map(|item| self.step(item)).collect();
-        let (first, value) = (&items[0], others.bytes());
-        let (hash, Once { lease, rpc, .. }) = (first.hash, first.once);
-        let key = RecordKey { hash, lease, rpc }.bytes();
+        let (first, is_alone) = (&items[0], others.is_empty());
+        let value = if is_alone { Vec::new() } else { record::Record::Committed(others).bytes() };
+        let key = first.record_key().bytes();
         let record = Object {
             table: first.table.records(),
             version: Version(1),
@@ -288,7 +289,6 @@ impl Memory {
             value: &value,
             expires: WallTime::NEVER,
         };
-        let is_alone = matches!(others, record::Record::Committed(others) if others.is_empty());
         let record_len = if is_alone { 0 } else { record.entry_len() };
         let body = steps.iter().map(|step| step.len).sum::<usize>() + record_len;
         let head = if steps.len() == 1 && is_alone { 0 } else { GROUP };
@@ -296,7 +296,6 @@ impl Memory {
         let grows = steps.iter().any(|step| matches!(step.planned, Planned::Write(..)));
         let purpose = if grows { Purpose::Write } else { Purpose::Remove };
         let longest = steps.iter().map(|step| step.len).max().unwrap_or(0).max(record_len);
-        let longest = if head == 0 { body } else { longest };
         let appended = self.log.append_group(head + body, longest, purpose);
         let (at, memory) = appended.map_err(|_| Status::Retry)?;
         let (group, mut rest) = memory.split_at_mut(head);
@@ -317,7 +316,7 @@ impl Memory {
             at = at.plus(step.len);
         }
         if !is_alone {
-            self.placed(&record, hash, at);
+            self.placed(&record, first.hash, at);
         }
         Ok(steps.into_iter().map(|step| step.version).collect())
     }
@@ -379,12 +378,7 @@ impl Memory {
     ) -> Result<(), Status> {
         let (status, version) = (Status::Conflict, conflict.version);
         let outcome = Outcome { status, version, sum: Some(conflict.to_sum()) };
-        let completion = Completion { once, table, hash, outcome, old: &[] };
-        let appended = self.log.append(completion.entry_len(), Purpose::Remove);
-        let (at, memory) = appended.map_err(|_| Status::Retry)?;
-        entry::put_completion(memory, &completion);
-        self.completed(once, outcome, at, 0);
-        Ok(())
+        self.conclude((table, hash), once, outcome).map(|_| ())
     }
 
     /// Returns whether the transaction with this first object is committed. If it is not, it never
@@ -394,13 +388,12 @@ impl Memory {
     /// [`Status::Retry`]: no segment is free.
     pub fn resolve(&mut self, first: Participant, lease: LeaseId) -> Result<Resolution, Status> {
         let Participant { table, hash, rpc } = first;
-        let key = RecordKey { hash, lease, rpc }.bytes();
+        let key = RecordKey::of(first, lease).bytes();
         if let Some((_, at)) = self.find(table.records(), hash, &key) {
             let record = record::Record::parse(self.log.object(at).value);
             let is_committed = matches!(record, Some(record::Record::Committed(_)));
             // Our clients do not prepare the first object: such a lock is given up.
-            let given_up = Resolution::Aborted;
-            return Ok(if is_committed { Resolution::Committed } else { given_up });
+            return Ok(Resolution::of(is_committed));
         }
         let once = Once { lease, rpc, ack: 0 };
         let log = &mut self.log;
@@ -408,8 +401,7 @@ impl Memory {
             Need::Acknowledged => Ok(Resolution::Aborted),
             Need::Known(_) => {
                 let outcome = self.results.record(once).map(|(outcome, _)| outcome.status);
-                let is_committed = outcome == Some(Status::Ok);
-                Ok(if is_committed { Resolution::Committed } else { Resolution::Aborted })
+                Ok(Resolution::of(outcome == Some(Status::Ok)))
             }
             Need::New => {
                 let conflict = Conflict { why: Status::Aborted, part: 0, version: Version(0) };

@@ -17,6 +17,7 @@ use sprat_proto::Instant;
 use sprat_proto::time::MS;
 
 use super::record::{Planned, Record, RecordKey};
+use crate::message::transaction::Participant;
 use crate::types::{KeyHash, TableId};
 
 /// The time after which a master takes care of a record itself, in nanoseconds. A client decides
@@ -65,6 +66,15 @@ pub struct Due {
     pub table: TableId,
     /// The key of the record.
     pub key: RecordKey,
+}
+
+impl Due {
+    /// Returns the object that the record is about.
+    #[must_use]
+    pub fn object(self) -> Participant {
+        let RecordKey { hash, rpc, .. } = self.key;
+        Participant { table: self.table, hash, rpc }
+    }
 }
 
 impl Transactions {
@@ -187,7 +197,6 @@ impl Transactions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::transaction::Participant;
     use crate::types::LeaseId;
 
     const TABLE: TableId = TableId(3);

@@ -14,7 +14,7 @@ use crate::objects::memory::{Memory, hash_at};
 use crate::objects::number;
 use crate::objects::segment::{Location, Span};
 use crate::objects::table::{Place, spread};
-use crate::types::{KeyHash, Lifetime, MAX_VALUE, Version, WallTime};
+use crate::types::{KeyHash, Lifetime, MAX_VALUE, TableId, Version, WallTime};
 
 /// The change that a mutation makes to an object.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -82,6 +82,13 @@ struct New<'a> {
 }
 
 impl Memory {
+    /// Returns the object of a key as it is before a change.
+    #[inline]
+    pub(super) fn before(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
+        let (place, at) = self.find(table, hash, key)?;
+        Some(Before::new(&self.log, place, at, &self.log.object(at)))
+    }
+
     /// Executes a mutation that is new.
     ///
     /// # Errors
@@ -89,9 +96,7 @@ impl Memory {
     /// mutation is still new. [`Status::Retry`] means that no segment is free.
     pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
         let Mutation { target, key, hash, wall, .. } = *mutation;
-        let before = self
-            .find(target.table, hash, key)
-            .map(|(place, at)| Before::new(&self.log, place, at, &self.log.object(at)));
+        let before = self.before(target.table, hash, key);
         let old = before.as_ref().filter(|before| wall < before.expires);
         let version = old.map_or(Version(0), |old| old.version);
         let expires = old.map_or(WallTime::NEVER, |old| old.expires);
@@ -319,17 +324,21 @@ impl Memory {
         if let Some(expired) = before.filter(|before| before.expires <= mutation.wall) {
             self.expire(expired.place, expired.at).map_err(|_| Status::Retry)?;
         }
-        self.conclude(mutation, outcome)
+        self.conclude((mutation.target.table, mutation.hash), mutation.once, outcome)
     }
 
-    /// Records the outcome of a mutation that changes no object.
-    fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
-        let Mutation { target, once, hash, .. } = *mutation;
-        let completion = Completion { once, table: target.table, hash, outcome, old: &[] };
+    /// Records the outcome of a mutation, or of a part of a transaction, that changes no object.
+    pub(super) fn conclude(
+        &mut self,
+        (table, hash): (TableId, KeyHash),
+        once: Once,
+        outcome: Outcome,
+    ) -> Result<Outcome, Status> {
+        let completion = Completion { once, table, hash, outcome, old: &[] };
         let appended = self.log.append(completion.entry_len(), Purpose::Remove);
         let (at, memory) = appended.map_err(|_| Status::Retry)?;
         entry::put_completion(memory, &completion);
-        self.completed(mutation.once, outcome, at, 0);
+        self.completed(once, outcome, at, 0);
         Ok(outcome)
     }
 

@@ -30,7 +30,6 @@ use crate::objects::entry::{
 };
 use crate::objects::log::{Full, Purpose};
 use crate::objects::memory::{Memory, object_of_record};
-use crate::objects::mutate::Before;
 use crate::objects::rifl::Need;
 use crate::objects::segment::{Location, Position, SegmentId, Span};
 use crate::objects::table::spread;
@@ -336,7 +335,7 @@ impl Memory {
     ) -> Result<(), Full> {
         let Object { table, version, key, .. } = *object;
         self.log.raise_safe_version(version);
-        let before = self.replayed(table, hash, key);
+        let before = self.before(table, hash, key);
         let is_newer = before.as_ref().is_none_or(|before| before.version < version)
             && (partition.removed.is_empty() || partition.removed(table, hash, key) < version);
         if !is_newer {
@@ -372,7 +371,7 @@ impl Memory {
     ) -> Result<(), Full> {
         let Tombstone { table, version, key, .. } = *tombstone;
         self.log.raise_safe_version(version);
-        match self.replayed(table, hash, key) {
+        match self.before(table, hash, key) {
             Some(before) if before.version <= version => {
                 let tombstone = Tombstone { older: before.older, ..*tombstone };
                 self.bury(&tombstone, &before, None, Purpose::Recover)?;
@@ -382,12 +381,6 @@ impl Memory {
             None => partition.remove(hash, tombstone),
         }
         self.replay_record(partition, (table, hash, version), record)
-    }
-
-    /// Returns the object of a key, if a replay has put it here.
-    fn replayed(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
-        let (place, at) = self.find(table, hash, key)?;
-        Some(Before::new(&self.log, place, at, &self.log.object(at)))
     }
 
     /// Replays the record of a mutation whose object is not here.

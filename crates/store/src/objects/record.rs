@@ -37,6 +37,12 @@ pub struct RecordKey {
 }
 
 impl RecordKey {
+    /// Returns the key of the record about an object of a client's transaction.
+    #[must_use]
+    pub fn of(object: Participant, lease: LeaseId) -> Self {
+        Self { hash: object.hash, lease, rpc: object.rpc }
+    }
+
     /// Returns the key's bytes.
     #[must_use]
     pub fn bytes(self) -> [u8; 24] {

@@ -22,7 +22,7 @@ use crate::message::{Opcode, Status};
 use crate::objects::commit::{Item, version_of};
 use crate::objects::locks::Access;
 use crate::objects::memory::{self, Memory};
-use crate::objects::record::{Planned, Record, RecordKey};
+use crate::objects::record::Planned;
 use crate::objects::rifl::Verdict;
 use crate::types::{KeyHash, LeaseId, TableId, Version, WallTime};
 
@@ -45,6 +45,16 @@ enum State {
     New,
     /// The part was prepared or committed before, in this version.
     Done(Version),
+}
+
+/// The verdict on the parts of a request.
+enum Judged {
+    /// The parts that are new can be executed.
+    Executable,
+    /// The first part was refused before, by this conflict.
+    Refused(Conflict),
+    /// The lease has to be confirmed first.
+    Suspended(LeaseId),
 }
 
 /// The parts of a request, as the master executes them.
@@ -85,43 +95,48 @@ impl<'a> Parts<'a> {
         if is_twice { Err(Status::BadFormat) } else { Ok(Self { items, states: Vec::new(), wall }) }
     }
 
-    /// Finds out which parts are new. Returns the conflict by which the first part was refused
-    /// before, if it was. `Err(Ok(lease))` means that the lease has to be confirmed first.
-    fn judge(
-        &mut self,
+    /// Reads the parts of a change, and finds out which are new.
+    fn judged(
         master: &mut Master,
         call: &Call<'_>,
-    ) -> Result<Option<Conflict>, Result<LeaseId, Status>> {
+        front: &Front<'a>,
+    ) -> Result<(Self, Judged), Status> {
+        let mut parts = Self::read(master, call, front)?;
+        let judged = parts.judge(master, call)?;
+        check_room(master, call)?;
+        Ok((parts, judged))
+    }
+
+    fn judge(&mut self, master: &mut Master, call: &Call<'_>) -> Result<Judged, Status> {
         let Memory { log, results, .. } = &mut master.memory;
         let mut numbers: Vec<_> = self.items.iter().map(|item| item.once.rpc).collect();
         numbers.sort_unstable();
         if numbers.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Err(Status::BadFormat));
+            return Err(Status::BadFormat);
         }
-        let mut refused = None;
+        let mut judged = Judged::Executable;
         for item in &self.items {
-            check_identity(item.once).map_err(Err)?;
+            check_identity(item.once)?;
             if item.once.rpc == 0 {
-                return Err(Err(Status::BadFormat));
+                return Err(Status::BadFormat);
             }
             let state = match results.check(call.now, item.once, |at| log.dead_record(at)) {
                 Verdict::New => State::New,
-                Verdict::Done(_, end) if end > log.durable() => return Err(Err(Status::Retry)),
+                Verdict::Done(_, end) if end > log.durable() => return Err(Status::Retry),
                 Verdict::Done(outcome, _) => {
                     if outcome.status == Status::Conflict {
                         let sum = outcome.sum.unwrap_or_default();
-                        let conflict = || Conflict::of_sum(sum, outcome.version);
-                        refused = refused.or_else(|| Some(conflict()));
+                        judged = Judged::Refused(Conflict::of_sum(sum, outcome.version));
                     }
                     State::Done(version_of(outcome))
                 }
-                Verdict::TooFar => return Err(Err(Status::Retry)),
-                Verdict::Stale => return Err(Err(Status::StaleRpc)),
-                Verdict::Unknown => return Err(Ok(item.once.lease)),
+                Verdict::TooFar => return Err(Status::Retry),
+                Verdict::Stale => return Err(Status::StaleRpc),
+                Verdict::Unknown => return Ok(Judged::Suspended(item.once.lease)),
             };
             self.states.push(state);
         }
-        Ok(refused)
+        Ok(judged)
     }
 
     /// Returns the parts that are new.
@@ -175,13 +190,13 @@ impl<'a> Operation<'a> for Prepare<'a> {
     ) -> Result<Executed, Status> {
         let front = &self.0;
         let first = front.others.iter().next().ok_or(Status::BadFormat)?;
-        let mut parts = Parts::read(master, call, front)?;
-        let refused = match parts.judge(master, call) {
-            Err(Ok(lease)) => return Ok(Executed::Suspended(lease)),
-            refused => refused.map_err(|why| why.err().unwrap_or(Status::Retry))?,
+        let (parts, judged) = Parts::judged(master, call, front)?;
+        let conflict = match judged {
+            Judged::Suspended(lease) => return Ok(Executed::Suspended(lease)),
+            Judged::Refused(conflict) => Some(conflict),
+            Judged::Executable => parts.conflict(master),
         };
-        check_room(master, call)?;
-        if let Some(conflict) = refused.or_else(|| parts.conflict(master)) {
+        if let Some(conflict) = conflict {
             master.counters.conflicts += 1;
             conflict.emit_to(&mut reply.bytes);
             // What conflicts may not be durable yet.
@@ -224,18 +239,17 @@ impl<'a> Operation<'a> for Commit<'a> {
         reply: &mut Message,
     ) -> Result<Executed, Status> {
         let front = &self.0;
-        let mut parts = Parts::read(master, call, front)?;
-        let refused = match parts.judge(master, call) {
-            Err(Ok(lease)) => return Ok(Executed::Suspended(lease)),
-            refused => refused.map_err(|why| why.err().unwrap_or(Status::Retry))?,
-        };
-        check_room(master, call)?;
+        let (mut parts, judged) = Parts::judged(master, call, front)?;
+        match judged {
+            Judged::Suspended(lease) => return Ok(Executed::Suspended(lease)),
+            Judged::Refused(conflict) => {
+                conflict.emit_to(&mut reply.bytes);
+                return Ok(Executed::Changed(None));
+            }
+            Judged::Executable => {}
+        }
         let first = parts.items[0];
         let is_new = parts.states[0] == State::New;
-        if let Some(conflict) = refused {
-            conflict.emit_to(&mut reply.bytes);
-            return Ok(Executed::Changed(None));
-        }
         if let Some(conflict) = parts.conflict(master).filter(|_| is_new) {
             let refuse = |memory: &mut Memory| {
                 memory.refuse((first.table, first.hash), first.once, conflict)
@@ -255,10 +269,9 @@ impl<'a> Operation<'a> for Commit<'a> {
         }
         let memory = &master.memory;
         let answers = parts.items.iter().zip(&parts.states).map(|(item, state)| {
-            let Once { lease, rpc, .. } = item.once;
-            let key = RecordKey { hash: item.hash, lease, rpc };
+            let held = memory.transactions.knows(item.table, item.record_key());
             let version = if let State::Done(version) = *state { version } else { Version(0) };
-            answer(memory.transactions.knows(item.table, key) && rpc != first.once.rpc, version)
+            answer(held && item.once.rpc != first.once.rpc, version)
         });
         write(reply, answers);
         Ok(Executed::Changed(None))
@@ -280,10 +293,9 @@ fn commit(
         }
     }
     let others = transaction::Participants::parse(&others)?;
-    let others = Record::Committed(others);
     let (places, items): (Vec<usize>, Vec<Item<'_>>) =
         parts.new_ones().map(|(index, item)| (index, *item)).unzip();
-    let change = |memory: &mut Memory| memory.commit(&items, &others);
+    let change = |memory: &mut Memory| memory.commit(&items, others);
     let versions = with_room(master, call.now, parts.wall, change)?;
     for (place, version) in places.into_iter().zip(versions) {
         parts.states[place] = State::Done(version);

@@ -5,8 +5,8 @@
 //! Tests under a workload of YCSB are measured as `ycsb` is; [`interference`], [`broadcast`]
 //! and [`echo_workload`] have loops of their own.
 //!
-//! Not here: `writeAsyncSync`, since the store has no asynchronous writes; what needs indexes,
-//! transactions or migration.
+//! Not here: `writeAsyncSync`, since the store has no asynchronous writes; what needs indexes or
+//! migration; and the tests of transactions apart from `transaction_oneMaster`, which has a file.
 
 use std::cell::RefCell;
 

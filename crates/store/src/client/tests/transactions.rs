@@ -149,6 +149,24 @@ fn what_may_be_committed_is_not_given_up() {
     }
 }
 
+/// The first master forgets no commit of which another one may ask.
+#[test]
+fn a_commit_that_one_master_may_not_know_of_is_not_finished() {
+    let (mut s, keys) = two_servers();
+    let (_, prepare) = start(&mut s, &keys);
+    let commit = s.commit(&prepare);
+    assert!(s.reply(&commit, answered(false, 5)).is_none());
+    let (decide, _) = s.decision("fast:n");
+    assert!(s.reply(&decide, data::head(Status::UnknownTablet).to_vec()).is_none());
+    // The tablet has another server, which this client cannot reach.
+    let ask = s.call();
+    let map = tablets(&[("fast:m", TabletState::Normal), ("rdma:x", TabletState::Normal)]);
+    assert!(s.reply(&ask, map).is_none());
+    s.tick();
+    assert_eq!(s.calls().len(), 0);
+    assert!(matches!(s.event().outcome, Ok(Answer::Committed(_))));
+}
+
 /// After a commit, the end of a table is no error: what was to be changed there is gone.
 #[test]
 fn a_decision_outlives_its_tables() {

@@ -95,10 +95,9 @@ fn no_write_to_a_replica_ends_within_a_group() {
         planned: Planned::Write(&[1; 50], WallTime::NEVER),
     });
     let items: Vec<_> = items.collect();
-    let others = record::Record::Committed(Default::default());
-    memory.commit(&items[..1], &others).unwrap();
+    memory.commit(&items[..1], Participants::default()).unwrap();
     let before = memory.log.tail();
-    memory.commit(&items[1..], &others).unwrap();
+    memory.commit(&items[1..], Participants::default()).unwrap();
     let (after, slot) = (memory.log.tail(), memory.log.slot(before.segment).unwrap());
     for most in 0..after.offset - before.offset {
         assert_eq!(memory.log.end_of_entries(slot, before.offset, most), after.offset);
