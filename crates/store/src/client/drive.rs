@@ -88,11 +88,10 @@ impl Client {
         if self.any_unreachable && result.is_ok() {
             self.reached(index);
         }
-        if self.slots[index as usize].kind == Kind::Bundle {
-            return self.bundle_ended(now, index, result);
-        }
-        if self.slots[index as usize].kind == Kind::Step {
-            return self.step_ended(now, index, result);
+        match self.slots[index as usize].kind {
+            Kind::Bundle => return self.bundle_ended(now, index, result),
+            Kind::Step => return self.step_ended(now, index, result),
+            _ => {}
         }
         match result {
             Ok(reply) => self.answered(now, index, reply),
@@ -161,7 +160,7 @@ impl Client {
             self.timers.pop_first();
             let slot = &mut self.slots[index as usize];
             slot.extra().timer = None;
-            if slot.deadline <= now && slot.kind != Kind::Transaction {
+            if slot.deadline <= now && !matches!(slot.kind, Kind::Transaction) {
                 self.end_late(index);
             } else {
                 slot.state = State::Ready;

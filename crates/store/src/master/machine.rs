@@ -405,8 +405,11 @@ impl Machine for Master {
         let replication = replication.max(self.pause().unwrap_or(Instant::ZERO));
         let next = next.min(replication).min(self.recovery.deadline());
         let next = next.min(self.departure.deadline());
-        let resolving = self.resolving.deadline(&self.memory);
-        let next = if self.membership.cluster().is_some() { next.min(resolving) } else { next };
+        let next = if self.resolving.pending || !self.memory.transactions.is_quiet() {
+            next.min(self.resolving_deadline())
+        } else {
+            next
+        };
         let next = next.min(self.backup.scrub_deadline()).min(self.expiry.deadline(&self.memory));
         (next != Instant::NEVER).then_some(next)
     }

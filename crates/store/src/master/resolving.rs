@@ -78,7 +78,6 @@ impl Resolving {
     }
 
     /// Returns the time at which the next record is due.
-    #[inline]
     pub(super) fn deadline(&self, memory: &Memory) -> Instant {
         match self.jobs.len() {
             _ if self.pending => Instant::ZERO,

@@ -30,14 +30,26 @@ impl Master {
     /// Notes the records that are new, and begins to take care of those that are due.
     #[inline]
     pub(super) fn begin_resolving(&mut self, now: Instant) {
-        if self.memory.transactions.deadline() <= now {
+        if !self.memory.transactions.is_quiet() {
             self.resolve_due(now);
+        }
+    }
+
+    /// Returns the time of the next step for the records.
+    #[cold]
+    pub(super) fn resolving_deadline(&self) -> Instant {
+        match self.membership.cluster() {
+            Some(_) => self.resolving.deadline(&self.memory),
+            None => Instant::NEVER,
         }
     }
 
     #[cold]
     fn resolve_due(&mut self, now: Instant) {
         let Some(cluster) = self.membership.cluster() else { return };
+        if self.memory.transactions.deadline() > now {
+            return;
+        }
         // A master that others may have replaced has nothing to tell.
         let is_master = self.membership.check(now, cluster).is_ok();
         self.memory.transactions.note(now);

@@ -167,6 +167,13 @@ impl Transactions {
         }
     }
 
+    /// Returns true if no record is new, and none will become due.
+    #[must_use]
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.fresh.is_empty() && self.due.is_empty()
+    }
+
     /// Returns the time of the next call of [`Transactions::note`] or [`Transactions::next_due`].
     #[must_use]
     #[inline]
