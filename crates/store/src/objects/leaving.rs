@@ -14,7 +14,8 @@
 //! Invariants:
 //! - A page and everything before it has all objects of the tablet up to the walk, in the
 //!   versions that they have when the page is made.
-//! - Pages that are asked for again have at least the same objects, in the same versions or later.
+//! - The pages that have arrived, and the changes, are of objects behind the walk, also after it
+//!   went back.
 //! - The pages have all outcomes of mutations that a client may ask for again, after the tablet is
 //!   closed. No mutation changes it then.
 //! - Nothing here is durable or needs to be: until the coordinator has durably made the other
@@ -46,6 +47,7 @@ const MOST_CHANGED: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Removed {
     pub(super) table: TableId,
+    pub(super) hash: KeyHash,
     pub(super) version: Version,
     pub(super) key: Vec<u8>,
 }
@@ -111,6 +113,15 @@ impl Changes {
         self.key_bytes += sent.key_bytes;
         self.completions.extend(sent.completions);
     }
+
+    /// Drops the changes of objects for which `has_sent` is false: the walk will meet the objects
+    /// as they are then.
+    fn keep(&mut self, has_sent: impl Fn(TableId, KeyHash) -> bool) {
+        self.known.retain(|&(table, hash)| has_sent(table, hash));
+        self.changed.retain(|changed| self.known.contains(changed));
+        self.removed.retain(|removed| has_sent(removed.table, removed.hash));
+        self.key_bytes = self.removed.iter().map(|removed| removed.key.len()).sum();
+    }
 }
 
 /// A page that was sent.
@@ -162,6 +173,12 @@ pub enum NoPage {
     TooManyChanges,
 }
 
+/// Returns true if the walk has passed the object.
+#[inline]
+fn is_behind(walk: Option<u64>, table: TableId, hash: KeyHash) -> bool {
+    walk.is_none_or(|walk| spread(table, hash) < walk)
+}
+
 impl Leaving {
     /// Returns the migration of a tablet of which nothing was sent yet.
     #[must_use]
@@ -200,7 +217,7 @@ impl Leaving {
     /// Returns true if the other master may have an older state of the object.
     #[inline]
     fn has_sent(&self, table: TableId, hash: KeyHash) -> bool {
-        self.tablet.contains(table, hash) && self.walk.is_none_or(|walk| spread(table, hash) < walk)
+        self.tablet.contains(table, hash) && is_behind(self.walk, table, hash)
     }
 
     /// Notes that the object of `table` under `hash` has changed.
@@ -216,7 +233,7 @@ impl Leaving {
     pub(super) fn note_removal(&mut self, hash: KeyHash, tombstone: &Tombstone<'_>) {
         if self.has_sent(tombstone.table, hash) {
             let Tombstone { table, version, key, .. } = *tombstone;
-            self.changes.remove(Removed { table, version, key: key.to_vec() });
+            self.changes.remove(Removed { table, hash, version, key: key.to_vec() });
         }
     }
 
@@ -244,6 +261,10 @@ impl Leaving {
                 self.walk = lost.began;
                 self.page -= 1;
             }
+            // A change that went out ahead of the walk would arrive, and a removal after it would
+            // not be noted.
+            let walk = self.walk;
+            self.changes.keep(|table, hash| is_behind(walk, table, hash));
         }
         if number != self.page + 1 {
             return Err(NoPage::OutOfOrder);

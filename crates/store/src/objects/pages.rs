@@ -61,7 +61,7 @@ impl<'a> Writer<'a> {
     }
 
     fn tombstone(&mut self, removed: &Removed) {
-        let Removed { table, version, ref key } = *removed;
+        let Removed { table, version, ref key, .. } = *removed;
         let tombstone = Tombstone { table, version, older: Span::default(), key };
         self.put(tombstone.entry_len(), |out| entry::put_tombstone(out, &tombstone, None));
     }

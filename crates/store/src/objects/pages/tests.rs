@@ -47,13 +47,22 @@ impl Target {
     }
 
     /// Pulls the next pages, some of them ahead. Some replies do not arrive, so that they are
-    /// pulled again, and those behind them.
-    fn pull(&mut self, source: &mut Memory, rng: &mut Rng) -> Progress {
+    /// pulled again, and those behind them. `change` runs before each page.
+    fn pull(
+        &mut self,
+        source: &mut World,
+        rng: &mut Rng,
+        change: impl Fn(&mut World, &mut Rng),
+    ) -> Progress {
         let ahead = 1 + rng.below(MOST_AHEAD);
         self.attempt += 1;
         let (from, attempt) = (self.page, self.attempt);
         let asked = |n| Asked { page: from + n, attempt, from };
-        let replies: Vec<_> = (0..ahead).map(|n| source.page(ME, asked(n)).unwrap()).collect();
+        let mut reply = |n| {
+            change(source, rng);
+            source.memory.page(ME, asked(n)).unwrap()
+        };
+        let replies: Vec<_> = (0..ahead).map(&mut reply).collect();
         let mut progress = Progress::Behind;
         for reply in &replies {
             if rng.chance(100_000) {
@@ -87,16 +96,15 @@ fn migrate(source: &mut World, tablet: Tablet, rng: &mut Rng) -> World {
         source.wall.0 += rng.below(3);
     };
     change(source, rng);
-    while target.pull(&mut source.memory, rng) != Progress::Near {
-        change(source, rng);
-    }
+    while target.pull(source, rng, change) != Progress::Near {}
     change(source, rng);
     source.memory.close_leaving();
     assert!(!source.memory.tablets.owns(tablet));
-    while target.pull(&mut source.memory, rng) != Progress::Complete {
-        // The cleaner works on.
+    // The cleaner works on.
+    let clean = |source: &mut World, _: &mut Rng| {
         source.cleaner.step(&mut source.memory, 500);
-    }
+    };
+    while target.pull(source, rng, clean) != Progress::Complete {}
     source.memory.end_leaving(false);
     while source.memory.sweep(16) {}
     target.world.memory.log.end_side();
@@ -184,9 +192,9 @@ fn outcomes_go_with_their_objects() {
     let refused = source.mutate(b"b", refused, Change::Write(b"1", None)).unwrap();
     let mut target = Target::new(ALL);
     source.memory.leaving = Some(Leaving::new(1, ALL).into());
-    while target.pull(&mut source.memory, &mut rng) != Progress::Near {}
+    while target.pull(&mut source, &mut rng, |_, _| ()) != Progress::Near {}
     source.memory.close_leaving();
-    while target.pull(&mut source.memory, &mut rng) != Progress::Complete {}
+    while target.pull(&mut source, &mut rng, |_, _| ()) != Progress::Complete {}
     let results = &mut target.world.memory.results;
     results.extend(LEASE, Instant::NEVER);
     for (rpc, outcome) in [(1, written), (2, removed), (3, refused)] {
@@ -206,7 +214,7 @@ fn a_migration_that_is_given_up_leaves_everything_as_it_was() {
     for close in [false, true] {
         let mut target = Target::new(HALF);
         source.memory.leaving = Some(Leaving::new(1, HALF).into());
-        target.pull(&mut source.memory, &mut rng);
+        target.pull(&mut source, &mut rng, |_, _| ());
         if close {
             source.memory.close_leaving();
             assert!(!source.memory.tablets.owns(HALF));
