@@ -171,9 +171,10 @@ fn audit_one(
     audits.rolled += u64::from(segments.len() > 1);
     let log = &world.state::<Master>(host).expect("it is up").memory().log;
     // What a recovery has replayed, and what the cleaner has copied, is in the log when the digest
-    // names it.
-    let is_named = |id| segments.iter().any(|&(segment, ..)| segment == id);
-    let all_named = all_durable && log.segments().all(|(id, _)| is_named(id));
+    // names it. The open survivor segment is named up to the end that it had then.
+    let is_named = |id, end| segments.iter().any(|&(segment, _, len)| segment == id && end == len);
+    let all_named =
+        all_durable && log.segments().all(|(id, segment)| is_named(id, segment.written));
     let mut replay = Replay::new(crc32c);
     for (segment, backup, len) in segments {
         let bytes = read(backup, segment).expect("the inventory found it");
