@@ -18,6 +18,7 @@ mod done;
 pub mod durability;
 pub mod etcd;
 pub mod hash;
+pub mod index;
 mod leading;
 pub mod master;
 pub mod message;

@@ -1,0 +1,323 @@
+//! The creation of an index, also for objects that exist, and its end.
+//!
+//! ```text
+//!  catalog: new, not ready ─► each page of a scan: entries of its objects ─► catalog: ready
+//! ```
+//!
+//! From the first step on, each change of an object keeps the index: its transaction would fail
+//! otherwise. So the scan needs to add only entries of objects that have not changed since it read
+//! them, and checks that.
+//!
+//! Invariant: each step may be repeated, by any client, also after this one has ended.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::definition::{Catalog, MAX_INDEX_KEY, Source};
+use super::error::Error;
+use super::node::{OwnedPoint, Point, emit};
+use super::state::{COPIES, Copied, State};
+use super::tree::{ABSENT, Edits, ROOT, catalog_key, index_of_node, node_key, unchanged};
+use super::{Indexes, Listed, Objects};
+use crate::client::{self, Change, Cursor, TransactionPart};
+use crate::message::Status;
+use crate::message::data::RejectRules;
+use crate::types::{TableId, Version};
+
+/// The most objects whose entries one transaction adds.
+const BATCH: usize = 64;
+/// The most bytes of the keys of these objects, but for one.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// The creation of an index in progress.
+#[derive(Debug)]
+pub struct Building {
+    name: String,
+    number: u8,
+    source: Source,
+    node_bytes: usize,
+    /// The position in the scan of the table. `None`: all objects are in the index.
+    next: Option<Cursor>,
+    objects: u64,
+    skipped: u64,
+}
+
+impl Building {
+    /// Returns the number of objects that the scan has met.
+    #[must_use]
+    pub fn objects(&self) -> u64 {
+        self.objects
+    }
+
+    /// Returns the number of objects that are not in the index since their index key is too long.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}
+
+/// An object that existed before its index: its version, and its point there.
+type Old = (Version, OwnedPoint);
+
+impl<O: Objects> Indexes<'_, O> {
+    /// Begins to create an index. If there is one with this definition, which is not ready, goes on
+    /// with it; if it is ready, there is nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] for another index of this name, [`Error::BadName`],
+    /// [`Error::BadNodeBytes`], [`Error::TooManyIndexes`], and those of a commit.
+    pub async fn create(
+        &self,
+        name: &str,
+        source: Source,
+        node_bytes: u32,
+    ) -> Result<Building, Error> {
+        let mut tries = 0;
+        loop {
+            let copies = self.all_copies().await?;
+            let mut catalog = newest(&copies);
+            if let Ok(index) = catalog.find(name) {
+                if (index.source, index.node_bytes) != (source, node_bytes) {
+                    return Err(Error::Exists(name.into()));
+                }
+                let next = (!index.is_ready).then(Cursor::default);
+                return Ok(building(name, (index.number, source, node_bytes), next));
+            }
+            let number = catalog.add(name, source, node_bytes)?;
+            let root = emit(0, Point::FIRST, None, [].into_iter());
+            let key = node_key((number, ROOT));
+            let change = Change::Write(&root, None);
+            let root = TransactionPart { table: self.nodes, key: &key, rules: ABSENT, change };
+            if self.write_catalog(&copies, &catalog, Some(root)).await? {
+                let next = Some(Cursor::default());
+                return Ok(building(name, (number, source, node_bytes), next));
+            }
+            tries += 1;
+            self.objects.pause(tries).await?;
+        }
+    }
+
+    /// Adds the entries of some objects that existed before the index. Returns true if it is ready.
+    ///
+    /// # Errors
+    /// Those of a commit, after which this may be called again.
+    pub async fn build(&self, building: &mut Building) -> Result<bool, Error> {
+        let Some(from) = building.next.clone() else { return Ok(true) };
+        let (page, next) = self.objects.scan(self.table, from).await?;
+        let mut old = Vec::with_capacity(page.len());
+        for (key, version, value) in &page {
+            match building.source.key_of(key, value) {
+                Some(index_key) if index_key.len() > MAX_INDEX_KEY => building.skipped += 1,
+                Some(index_key) => {
+                    let point = Point { key: index_key, object: key };
+                    old.push((*version, point.to_owned()));
+                }
+                None => {}
+            }
+        }
+        self.add_old(building, old).await?;
+        building.objects += page.len() as u64;
+        if next.is_none() {
+            self.finish(building).await?;
+        }
+        building.next = next;
+        Ok(building.next.is_none())
+    }
+
+    /// Adds entries of objects that have these versions.
+    async fn add_old(&self, building: &Building, mut old: Vec<Old>) -> Result<(), Error> {
+        // Neighbours share a leaf. The last ones come first.
+        old.sort_unstable_by(|(_, a), (_, b)| b.point().cmp(&a.point()));
+        let (number, most, mut tries) = (building.number, building.node_bytes, 0);
+        while let Some((_, last)) = old.last() {
+            let leaves = self.leaves(&[(number, last.point())], &[]).await?.0;
+            let leaf = leaves.first().ok_or(Error::Damaged)?;
+            let (mut size, mut entries) = (leaf.bytes.len(), leaf.node()?.len());
+            let (mut edits, mut count, mut keys) = (Edits::default(), 0, 0);
+            edits.add(leaves);
+            for (_, point) in old.iter().rev().take(BATCH) {
+                size += point.point().entry_len();
+                keys += point.object.len();
+                let has_room = (size <= most || entries < 2) && (keys <= BATCH_BYTES || count == 0);
+                if !has_room || !edits.edit(number, point.point(), true)? {
+                    break;
+                }
+                (count, entries) = (count + 1, entries + 1);
+            }
+            if count == 0 {
+                self.split(number, last.point(), most).await?;
+                continue;
+            }
+            let batch = old.len() - count;
+            let checks = old[batch..].iter().map(|(version, point)| TransactionPart {
+                table: self.table,
+                key: &point.object,
+                rules: unchanged(*version),
+                change: Change::Check,
+            });
+            let parts: Vec<TransactionPart<'_>> = edits.parts(self.nodes).chain(checks).collect();
+            let leaves = parts.len() - count;
+            match self.objects.commit(&parts).await {
+                Ok(_) => old.truncate(batch),
+                Err(client::Error::Conflict { part, why, .. }) => {
+                    if part >= leaves && why != Status::Locked && why != Status::Aborted {
+                        // Its change has kept the index.
+                        old.remove(batch + part - leaves);
+                    } else {
+                        tries += 1;
+                        self.objects.pause(tries).await?;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an index ready that has all objects.
+    async fn finish(&self, building: &Building) -> Result<(), Error> {
+        let mut tries = 0;
+        loop {
+            let copies = self.all_copies().await?;
+            let mut catalog = newest(&copies);
+            let number = building.number;
+            let index = catalog.indexes.iter_mut().find(|index| index.number == number);
+            let index = index.ok_or_else(|| Error::NoIndex(building.name.clone()))?;
+            if core::mem::replace(&mut index.is_ready, true)
+                || self.write_catalog(&copies, &catalog, None).await?
+            {
+                return Ok(());
+            }
+            tries += 1;
+            self.objects.pause(tries).await?;
+        }
+    }
+
+    /// Drops an index. Its nodes are removed then; [`Indexes::clean`] removes what an error has
+    /// left.
+    ///
+    /// # Errors
+    /// [`Error::NoIndex`], and those of a commit.
+    pub async fn drop_index(&self, name: &str) -> Result<(), Error> {
+        let mut tries = 0;
+        loop {
+            let copies = self.all_copies().await?;
+            let mut catalog = newest(&copies);
+            catalog.find(name)?;
+            catalog.indexes.retain(|index| index.name != name);
+            if self.write_catalog(&copies, &catalog, None).await? {
+                break;
+            }
+            tries += 1;
+            self.objects.pause(tries).await?;
+        }
+        self.clean().await
+    }
+
+    /// Removes the nodes of dropped indexes.
+    ///
+    /// # Errors
+    /// Those of scans and commits.
+    pub async fn clean(&self) -> Result<(), Error> {
+        // A split in progress may add nodes to those that a scan has met.
+        while self.remove_dropped().await? > 0 {}
+        Ok(())
+    }
+
+    /// Removes the nodes of dropped indexes that a scan meets. Returns their number.
+    async fn remove_dropped(&self) -> Result<usize, Error> {
+        let mut next = Some(Cursor::default());
+        let (mut tries, mut removed) = (0, 0);
+        while let Some(from) = next {
+            let (page, behind) = self.objects.scan(self.nodes, from).await?;
+            let catalog = newest(&self.all_copies().await?);
+            // A number that the catalog does not have yet is not that of a dropped index.
+            let is_dropped = |(key, ..): &&Listed| {
+                index_of_node(key).is_some_and(|index| catalog.has_dropped(index))
+            };
+            let keys: Vec<&[u8]> =
+                page.iter().filter(is_dropped).map(|(key, ..)| &key[..]).collect();
+            for keys in keys.chunks(BATCH) {
+                let parts: Vec<TransactionPart<'_>> = keys
+                    .iter()
+                    .map(|key| TransactionPart {
+                        table: self.nodes,
+                        key,
+                        rules: RejectRules::default(),
+                        change: Change::Remove,
+                    })
+                    .collect();
+                while let Err(error) = self.objects.commit(&parts).await {
+                    if !matches!(error, client::Error::Conflict { .. }) {
+                        return Err(error.into());
+                    }
+                    tries += 1;
+                    self.objects.pause(tries).await?;
+                }
+            }
+            removed += keys.len();
+            next = behind;
+        }
+        Ok(removed)
+    }
+
+    /// Reads all copies of the catalog.
+    async fn all_copies(&self) -> Result<Vec<Copied>, Error> {
+        let keys: Vec<[u8; 2]> = (0..COPIES).map(catalog_key).collect();
+        let keys: Vec<(TableId, &[u8])> = keys.iter().map(|key| (self.nodes, &key[..])).collect();
+        let mut copies = Vec::new();
+        for seen in self.objects.read(&keys).await? {
+            copies.push(match seen {
+                Some((version, bytes)) => {
+                    (Catalog::parse(&bytes).ok_or(Error::Damaged)?.into(), version)
+                }
+                None => Copied::default(),
+            });
+        }
+        if copies.len() == usize::from(COPIES) { Ok(copies) } else { Err(Error::Damaged) }
+    }
+
+    /// Writes all copies of the catalog, if they are as they were read, with another object. Returns
+    /// false after a conflict.
+    async fn write_catalog(
+        &self,
+        copies: &[Copied],
+        catalog: &Catalog,
+        other: Option<TransactionPart<'_>>,
+    ) -> Result<bool, Error> {
+        let bytes = catalog.bytes();
+        let keys: Vec<[u8; 2]> = (0..COPIES).map(catalog_key).collect();
+        let write = |(key, (_, version)): (&'_ [u8; 2], &Copied)| (*key, *version);
+        let written: Vec<([u8; 2], Version)> = keys.iter().zip(copies).map(write).collect();
+        let parts: Vec<TransactionPart<'_>> = written
+            .iter()
+            .map(|(key, version)| TransactionPart {
+                table: self.nodes,
+                key,
+                rules: unchanged(*version),
+                change: Change::Write(&bytes, None),
+            })
+            .chain(other)
+            .collect();
+        self.objects.state(State::forget_catalog);
+        match self.objects.commit(&parts).await {
+            Ok(_) => Ok(true),
+            Err(client::Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Returns the catalog of a copy. If the copies differ, a commit will find it out.
+fn newest(copies: &[Copied]) -> Catalog {
+    copies.first().map_or_else(Catalog::default, |(catalog, _)| (**catalog).clone())
+}
+
+fn building(
+    name: &str,
+    (number, source, node_bytes): (u8, Source, u32),
+    next: Option<Cursor>,
+) -> Building {
+    let node_bytes = node_bytes as usize;
+    Building { name: name.into(), number, source, node_bytes, next, objects: 0, skipped: 0 }
+}

@@ -1,0 +1,175 @@
+//! Look-ups and ordered scans: the objects whose index keys are in a range.
+//!
+//! ```text
+//!  a leaf ─► its entries in the range ─► their objects, all at once ─► those that have the key
+//! ```
+
+use alloc::vec::Vec;
+use core::ops::{Bound, RangeBounds};
+
+use super::error::Error;
+use super::node::{OwnedPoint, Point};
+use super::state::State;
+use super::{Indexes, Objects};
+use crate::types::{TableId, Version};
+
+/// The most objects of a page: those of one leaf, usually less.
+const MOST: usize = 1024;
+
+/// A range of index keys, and the position of a scan in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Range {
+    from: OwnedPoint,
+    /// The first point behind the range. `None`: there is none.
+    to: Option<OwnedPoint>,
+}
+
+impl Range {
+    /// Returns the range of these index keys, at its start.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]>>(keys: impl RangeBounds<K>) -> Self {
+        let at = |key: &K| OwnedPoint { key: key.as_ref().to_vec(), object: Vec::new() };
+        let behind = |key: &K| OwnedPoint::behind(key.as_ref().to_vec());
+        let from = match keys.start_bound() {
+            Bound::Included(key) => at(key),
+            Bound::Excluded(key) => behind(key),
+            Bound::Unbounded => OwnedPoint::default(),
+        };
+        let to = match keys.end_bound() {
+            Bound::Included(key) => Some(behind(key)),
+            Bound::Excluded(key) => Some(at(key)),
+            Bound::Unbounded => None,
+        };
+        Self { from, to }
+    }
+
+    /// Returns the range of the index keys that begin with these bytes.
+    #[must_use]
+    pub fn prefix(prefix: &[u8]) -> Self {
+        let from = OwnedPoint { key: prefix.to_vec(), object: Vec::new() };
+        let mut end = prefix.to_vec();
+        while end.pop_if(|byte| *byte == u8::MAX).is_some() {}
+        let to = end.last_mut().map(|byte| *byte += 1);
+        let to = to.map(|()| OwnedPoint { key: end, object: Vec::new() });
+        Self { from, to }
+    }
+
+    fn is_behind(&self, point: Point<'_>) -> bool {
+        self.to.as_ref().is_some_and(|to| to.point() <= point)
+    }
+}
+
+/// An object that a look-up has found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The object's key in the index.
+    pub index_key: Vec<u8>,
+    /// The object's own key.
+    pub key: Vec<u8>,
+    /// The version of the object.
+    pub version: Version,
+    /// The value of the object.
+    pub value: Vec<u8>,
+}
+
+/// A page of a look-up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// The objects, in the order of their index keys, and those with the same one in the order of
+    /// their own keys.
+    pub found: Vec<Found>,
+    /// The rest of the range. `None`: there is nothing more.
+    pub rest: Option<Range>,
+}
+
+impl<O: Objects> Indexes<'_, O> {
+    /// Returns the first objects of a range of the index `name`, at most `most` of them. There may
+    /// be less, and even none, although there is a rest.
+    ///
+    /// # Errors
+    /// [`Error::NoIndex`], [`Error::Unready`], and those of reads.
+    pub async fn look_up(&self, name: &str, range: Range, most: usize) -> Result<Page, Error> {
+        match self.try_to_look_up(name, &range, most).await {
+            // The index was dropped, and perhaps created anew.
+            Err(Error::NoIndex(_)) => self.try_to_look_up(name, &range, most).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn try_to_look_up(&self, name: &str, range: &Range, most: usize) -> Result<Page, Error> {
+        let copied = self.catalog().await?;
+        let known = copied.0.find(name).is_ok_and(|index| index.is_ready);
+        let copied = if known {
+            copied
+        } else {
+            self.objects.state(State::forget_catalog);
+            self.catalog().await?
+        };
+        let index = copied.0.find(name)?;
+        if !index.is_ready {
+            return Err(Error::Unready(name.into()));
+        }
+        let most = most.min(MOST);
+        if most == 0 || range.is_behind(range.from.point()) {
+            return Ok(Page { found: Vec::new(), rest: Some(range.clone()).filter(|_| most == 0) });
+        }
+        let from = range.from.point();
+        let (leaves, _) = self.leaves(&[(index.number, from)], &[]).await?;
+        let leaf = leaves.first().ok_or(Error::Damaged)?;
+        let node = leaf.node()?;
+        let first = node.before(from);
+        let behind = (first..node.len()).find(|&i| range.is_behind(node.entry(i).point));
+        let last = behind.unwrap_or(node.len());
+        let points: Vec<Point<'_>> =
+            (first..last).take(most).map(|i| node.entry(i).point).collect();
+        let rest = if first + points.len() < last {
+            points.last().map(|last| last.to_owned().next())
+        } else {
+            node.end.filter(|end| behind.is_none() && !range.is_behind(*end)).map(Point::to_owned)
+        };
+        let rest = rest.map(|from| Range { from, to: range.to.clone() });
+        let keys: Vec<(TableId, &[u8])> =
+            points.iter().map(|point| (self.table, point.object)).collect();
+        let objects = if keys.is_empty() { Vec::new() } else { self.objects.read(&keys).await? };
+        let (mut found, mut stale) = (Vec::with_capacity(points.len()), Vec::new());
+        for (point, object) in points.iter().zip(objects) {
+            let Some((version, value)) = object else {
+                stale.push((Version(0), point.to_owned()));
+                continue;
+            };
+            if index.source.key_of(point.object, &value) == Some(point.key) {
+                let (index_key, key) = (point.key.to_vec(), point.object.to_vec());
+                found.push(Found { index_key, key, version, value });
+            } else {
+                stale.push((version, point.to_owned()));
+            }
+        }
+        // The answer is there. What is not removed now, another look-up will meet.
+        let _ = self.forget_entries((index.number, index.node_bytes as usize), &stale).await;
+        Ok(Page { found, rest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(key: &[u8]) -> OwnedPoint {
+        OwnedPoint { key: key.to_vec(), object: Vec::new() }
+    }
+
+    #[test]
+    fn ranges_have_their_bounds() {
+        let range = |from, to| Range { from: point(from), to };
+        assert_eq!(Range::new::<&[u8]>(..), range(b"", None));
+        assert_eq!(Range::new(&b"a"[..]..), range(b"a", None));
+        assert_eq!(Range::new("a".."c"), range(b"a", Some(point(b"c"))));
+        assert_eq!(Range::new("a"..="a"), range(b"a", Some(point(b"a\0"))));
+        let open = (Bound::Excluded("a"), Bound::Unbounded);
+        assert_eq!(Range::new::<&str>(open), range(b"a\0", None));
+        assert_eq!(Range::prefix(b"ab"), range(b"ab", Some(point(b"ac"))));
+        assert_eq!(Range::prefix(b"a\xff\xff"), range(b"a\xff\xff", Some(point(b"b"))));
+        assert_eq!(Range::prefix(b"\xff"), range(b"\xff", None));
+        assert_eq!(Range::prefix(b""), range(b"", None));
+    }
+}

@@ -1,0 +1,127 @@
+//! Secondary indexes and ordered scans: the objects of a table in the order of keys that are parts
+//! of them.
+//!
+//! ```text
+//!  catalog (some copies)          root              the table's objects
+//!  "by city": field 2, 0 …      ╱      ╲             17 ─► Ada,Paris
+//!                          node          node        23 ─► Bob,Oslo
+//!                        ╱   │   ╲     ╱   │          …
+//!                   leaf   leaf   leaf …
+//!                    Oslo 23 · Paris 17 ──► objects
+//! ```
+//!
+//! Each index is a B+ tree. Its nodes are objects of a table of their own, the node table, so that
+//! they are spread over the servers, and kept in the log, replicated, recovered and moved as all
+//! objects are. Transactions change an object together with its entries, and split a node together
+//! with its parent. Servers know nothing of indexes.
+//!
+//! A client keeps the nodes above the leaves, so that a look-up reads one leaf, and then the
+//! objects. A node has its own range: a client that comes by an old way sees that, and goes again
+//! from the root.
+//!
+//! Invariants:
+//! - At each moment, each point of an index is in the range of exactly one leaf that the root leads
+//!   to, and an object that was written through [`Indexes`] has exactly its entries.
+//! - A change checks a copy of the catalog in its transaction, and a change of the indexes writes
+//!   all copies. So no client leaves an index out that it does not know yet.
+//! - A look-up returns only objects that have the key as they were read, and all that had it from
+//!   the begin to the end. It may miss objects whose key changes meanwhile.
+
+mod build;
+mod change;
+mod definition;
+mod error;
+mod look_up;
+mod node;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+pub use build::Building;
+pub use change::Change;
+pub use definition::{
+    Definition, MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES, NODE_BYTES, Source, pack, unpack,
+};
+pub use error::Error;
+pub use look_up::{Found, Page, Range};
+pub use state::State;
+
+use crate::client::{self, Cursor, TransactionPart};
+use crate::types::{TableId, Version};
+
+/// Returns the name of the table of the nodes of the indexes of `table`. Ids of tables are never
+/// used again, so that a table of the same name has other indexes.
+#[must_use]
+pub fn node_table(table: TableId) -> String {
+    format!("indexes of table {}", table.0)
+}
+
+/// An object as a read has it: its version and value.
+pub type Seen = (Version, Vec<u8>);
+
+/// An object of a page of a scan: its key, version and value.
+pub type Listed = (Vec<u8>, Version, Vec<u8>);
+
+/// The operations of the store that indexes are made of. Each one ends by itself, at the latest at
+/// a deadline of its own.
+pub trait Objects {
+    /// Reads objects, which may be of several tables: each one, or `None` if it does not exist.
+    fn read(
+        &self,
+        keys: &[(TableId, &[u8])],
+    ) -> impl Future<Output = Result<Vec<Option<Seen>>, client::Error>>;
+
+    /// Commits a transaction. Returns the versions of its objects.
+    fn commit(
+        &self,
+        parts: &[TransactionPart<'_>],
+    ) -> impl Future<Output = Result<Vec<Version>, client::Error>>;
+
+    /// Reads a page of all objects of a table, and returns the position behind it.
+    fn scan(
+        &self,
+        table: TableId,
+        from: Cursor,
+    ) -> impl Future<Output = Result<(Vec<Listed>, Option<Cursor>), client::Error>>;
+
+    /// Waits for a random time that grows with the number of tries. Fails if the operation may take
+    /// no longer.
+    fn pause(&self, tries: u32) -> impl Future<Output = Result<(), client::Error>>;
+
+    /// Returns a random number.
+    fn random(&self) -> u64;
+
+    /// Calls `f` with what the client keeps of the table's indexes. No operation runs meanwhile.
+    fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R;
+}
+
+/// The indexes of one table.
+#[derive(Clone, Copy, Debug)]
+pub struct Indexes<'o, O> {
+    objects: &'o O,
+    table: TableId,
+    nodes: TableId,
+}
+
+impl<'o, O: Objects> Indexes<'o, O> {
+    /// Returns the indexes of `table`, whose nodes are in the table `nodes` (by the name
+    /// [`node_table`]).
+    #[must_use]
+    pub fn new(objects: &'o O, table: TableId, nodes: TableId) -> Self {
+        Self { objects, table, nodes }
+    }
+
+    /// Lists the indexes.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn list(&self) -> Result<Vec<Definition>, Error> {
+        self.objects.state(State::forget_catalog);
+        Ok(self.catalog().await?.0.indexes.clone())
+    }
+}

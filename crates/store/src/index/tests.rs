@@ -1,0 +1,433 @@
+//! Tests of indexes: clients take turns at random, and the trees are compared with the objects.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::vec;
+use core::cell::RefCell;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use sprat_proto::Rng;
+
+use super::node::{Node, Point};
+use super::tree::{ROOT, catalog_key, index_of_node, node_key};
+use super::*;
+use crate::client::Change as Planned;
+use crate::message::data::RejectRules;
+
+const TABLE: TableId = TableId(3);
+const NODES: TableId = TableId(4);
+const ANY: RejectRules = RejectRules {
+    given_version: Version(0),
+    doesnt_exist: false,
+    exists: false,
+    version_le_given: false,
+    version_ne_given: false,
+};
+const FIRST: Source = Source::Field { number: 0, separator: b',' };
+const SECOND: Source = Source::Field { number: 1, separator: b',' };
+
+/// The objects of a store that executes each operation at once.
+#[derive(Default)]
+struct Store {
+    objects: BTreeMap<(TableId, Vec<u8>), Seen>,
+    versions: u64,
+    /// The number of commits and of reads.
+    commits: u64,
+    reads: u64,
+}
+
+impl Store {
+    fn commit(&mut self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, client::Error> {
+        self.commits += 1;
+        let names: BTreeSet<_> = parts.iter().map(|part| (part.table, part.key)).collect();
+        assert_eq!(names.len(), parts.len(), "a transaction has each object once");
+        for (part, it) in parts.iter().enumerate() {
+            let seen = self.objects.get(&(it.table, it.key.to_vec()));
+            let version = seen.map_or(Version(0), |seen| seen.0);
+            if let Err(why) = it.rules.check(version) {
+                return Err(client::Error::Conflict { part, why, version });
+            }
+        }
+        let mut versions = Vec::new();
+        for part in parts {
+            self.versions += 1;
+            let (name, version) = ((part.table, part.key.to_vec()), Version(self.versions));
+            match part.change {
+                Planned::Check => {}
+                Planned::Write(value, _) => _ = self.objects.insert(name, (version, value.into())),
+                Planned::Remove => _ = self.objects.remove(&name),
+            }
+            versions.push(version);
+        }
+        Ok(versions)
+    }
+}
+
+/// A client of the store, one of several.
+struct Fake {
+    store: Rc<RefCell<Store>>,
+    rng: RefCell<Rng>,
+    state: RefCell<State>,
+    /// The part of commits that end with a lost answer, in millionths.
+    lost_ppm: u32,
+}
+
+/// Lets another task take a turn.
+async fn turn() {
+    let mut was_here = false;
+    poll_fn(
+        |_| {
+            if core::mem::replace(&mut was_here, true) { Poll::Ready(()) } else { Poll::Pending }
+        },
+    )
+    .await;
+}
+
+impl Objects for Fake {
+    async fn read(&self, keys: &[(TableId, &[u8])]) -> Result<Vec<Option<Seen>>, client::Error> {
+        let mut seen = Vec::new();
+        for &(table, key) in keys {
+            // The objects of a multi-read are not read at one time.
+            if seen.is_empty() || self.rng.borrow_mut().chance(300_000) {
+                turn().await;
+            }
+            let mut store = self.store.borrow_mut();
+            store.reads += 1;
+            seen.push(store.objects.get(&(table, key.to_vec())).cloned());
+        }
+        Ok(seen)
+    }
+
+    async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, client::Error> {
+        turn().await;
+        let lost = |fake: &Self| fake.rng.borrow_mut().chance(fake.lost_ppm);
+        if lost(self) {
+            return Err(client::Error::Unknown);
+        }
+        let outcome = self.store.borrow_mut().commit(parts);
+        turn().await;
+        if lost(self) { Err(client::Error::Unknown) } else { outcome }
+    }
+
+    async fn scan(
+        &self,
+        table: TableId,
+        from: Cursor,
+    ) -> Result<(Vec<Listed>, Option<Cursor>), client::Error> {
+        turn().await;
+        let store = self.store.borrow();
+        let of_table = store.objects.iter().filter(|((of, _), _)| *of == table);
+        let listed = of_table.map(|((_, key), seen)| (key.clone(), seen.0, seen.1.clone()));
+        _ = from;
+        Ok((listed.collect(), None))
+    }
+
+    async fn pause(&self, _: u32) -> Result<(), client::Error> {
+        let turns = self.rng.borrow_mut().below(5);
+        for _ in 0..turns {
+            turn().await;
+        }
+        Ok(())
+    }
+
+    fn random(&self) -> u64 {
+        self.rng.borrow_mut().below(u64::MAX)
+    }
+
+    fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.state.borrow_mut())
+    }
+}
+
+struct World {
+    store: Rc<RefCell<Store>>,
+    rng: Rng,
+}
+
+type Task<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
+
+impl World {
+    fn new(seed: u64) -> Self {
+        Self { store: Rc::default(), rng: Rng::seeded(seed) }
+    }
+
+    fn client(&mut self, lost_ppm: u32) -> Fake {
+        let (store, rng) = (Rc::clone(&self.store), RefCell::new(self.rng.fork()));
+        Fake { store, rng, state: RefCell::default(), lost_ppm }
+    }
+
+    /// Runs tasks to their ends. They take turns at random.
+    fn run(&mut self, mut tasks: Vec<Task<'_>>) {
+        let mut context = Context::from_waker(Waker::noop());
+        while !tasks.is_empty() {
+            let i = self.rng.below(tasks.len() as u64) as usize;
+            if tasks[i].as_mut().poll(&mut context).is_ready() {
+                drop(tasks.swap_remove(i));
+            }
+        }
+    }
+
+    fn only<T>(&mut self, task: impl Future<Output = T>) -> T {
+        let mut result = None;
+        self.run(vec![Box::pin(async { result = Some(task.await) })]);
+        result.unwrap()
+    }
+
+    /// Checks that each index has exactly the entries of the objects, and that no node is left
+    /// over. Returns the number of nodes.
+    fn check(&self) -> usize {
+        let store = self.store.borrow();
+        let object = |key: &[u8]| store.objects.get(&(NODES, key.to_vec()));
+        let Some((_, bytes)) = object(&catalog_key(0)) else { return 0 };
+        let catalog = definition::Catalog::parse(bytes).unwrap();
+        let mut nodes = BTreeSet::new();
+        for index in &catalog.indexes {
+            let mut entries = Vec::new();
+            let mut below = vec![(ROOT, Vec::from(b""), None::<Vec<u8>>, u8::MAX)];
+            while let Some((id, first, end, level)) = below.pop() {
+                let key = node_key((index.number, id));
+                assert!(nodes.insert(key), "two ways to a node");
+                let (_, bytes) = object(&key).expect("a child exists");
+                let node = Node::parse(bytes).unwrap();
+                let ordered = |point: Point<'_>| [point.key, b"|", point.object].concat();
+                assert!(node.level < level);
+                if id != ROOT {
+                    assert_eq!((ordered(node.start), node.end.map(ordered)), (first, end));
+                }
+                let all: Vec<_> = node.entries().collect();
+                assert!(all.is_sorted_by(|a, b| a.point < b.point), "sorted");
+                assert!(all.iter().all(|entry| node.contains(entry.point)), "in the range");
+                if node.level == 0 {
+                    let mut of_leaf: Vec<_> = all.iter().map(|entry| entry.point).collect();
+                    of_leaf.reverse();
+                    entries.extend(of_leaf);
+                    continue;
+                }
+                assert_eq!(node.entry(0).point, node.start);
+                for (i, entry) in all.iter().enumerate() {
+                    let end = all.get(i + 1).map(|next| next.point).or(node.end).map(ordered);
+                    below.push((entry.child, ordered(entry.point), end, node.level));
+                }
+            }
+            let of_table = store.objects.iter().filter(|((table, _), _)| *table == TABLE);
+            let mut expected: Vec<_> = of_table
+                .filter_map(|((_, object), (_, value))| {
+                    Some(Point { key: index.source.key_of(object, value)?, object })
+                })
+                .collect();
+            expected.sort_unstable();
+            expected.reverse();
+            assert_eq!(entries, expected, "{}", index.name);
+        }
+        let all = store
+            .objects
+            .keys()
+            .filter(|(table, key)| *table == NODES && index_of_node(key).is_some());
+        assert_eq!(all.count(), nodes.len(), "no node is left over");
+        nodes.len()
+    }
+}
+
+fn of(fake: &Fake) -> Indexes<'_, Fake> {
+    Indexes::new(fake, TABLE, NODES)
+}
+
+async fn create(fake: &Fake, name: &str, source: Source, node_bytes: u32) {
+    let mut building = of(fake).create(name, source, node_bytes).await.unwrap();
+    while !of(fake).build(&mut building).await.unwrap() {}
+}
+
+/// Returns all that a look-up finds, page by page.
+async fn all(fake: &Fake, name: &str, range: Range, most: usize) -> Vec<Found> {
+    let (mut found, mut rest) = (Vec::new(), Some(range));
+    while let Some(range) = rest {
+        let page = of(fake).look_up(name, range, most).await.unwrap();
+        found.extend(page.found);
+        rest = page.rest;
+    }
+    found
+}
+
+/// Makes random changes of a few objects.
+async fn change_at_random(fake: &Fake, mut rng: Rng, count: usize, keys: u64) {
+    for _ in 0..count {
+        let key = alloc::format!("key {}", rng.below(keys));
+        let long = "x".repeat(rng.below(12) as usize);
+        let value = alloc::format!("{}{long},{}", rng.below(7), rng.below(1 << 30));
+        let change = match rng.below(5) {
+            0 | 1 => Change::Remove,
+            _ => Change::Write(value.as_bytes(), None),
+        };
+        match of(fake).change(key.as_bytes(), change, ANY).await {
+            Ok(_) | Err(Error::Store(client::Error::Unknown)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+#[test]
+fn indexes_have_exactly_the_entries_of_the_objects() {
+    for seed in 0..60 {
+        let mut world = World::new(seed);
+        let clients: Vec<Fake> =
+            (0..3).map(|i| world.client(if seed % 2 == 0 { 0 } else { i * 20_000 })).collect();
+        let node_bytes = 150 + world.rng.below(150) as u32;
+        world.only(create(&clients[0], "first", FIRST, node_bytes));
+        let mut tasks: Vec<Task<'_>> = Vec::new();
+        for client in &clients {
+            tasks.push(Box::pin(change_at_random(client, world.rng.fork(), 150, 60)));
+        }
+        // Indexes come and go meanwhile.
+        tasks.push(Box::pin(async {
+            create(&clients[0], "second", SECOND, node_bytes).await;
+            create(&clients[0], "own", Source::Key, node_bytes).await;
+            of(&clients[0]).drop_index("first").await.unwrap();
+            create(&clients[0], "first", FIRST, node_bytes).await;
+        }));
+        world.run(tasks);
+        let nodes = world.check();
+        assert!(nodes > 8, "{nodes}");
+        // Without objects, little is left of the trees.
+        for n in 0..60 {
+            let key = alloc::format!("key {n}");
+            world.only(of(&clients[0]).change(key.as_bytes(), Change::Remove, ANY)).ok();
+        }
+        if seed % 2 == 0 {
+            let left = world.check();
+            assert!(left <= 3 + nodes / 3, "{left} of {nodes} nodes");
+        }
+    }
+}
+
+/// An object that keeps its key is found once by each scan, whatever changes around it.
+#[test]
+fn a_scan_finds_each_object_that_stays_once_and_in_order() {
+    for seed in 0..60 {
+        let mut world = World::new(seed);
+        let clients: Vec<Fake> = (0..3).map(|_| world.client(0)).collect();
+        world.only(create(&clients[0], "first", FIRST, 100));
+        for n in 0..40 {
+            let (key, value) = (alloc::format!("stays {n}"), alloc::format!("{},x", n % 9));
+            let write = Change::Write(value.as_bytes(), None);
+            world.only(of(&clients[0]).change(key.as_bytes(), write, ANY)).unwrap();
+        }
+        let scan = async {
+            for most in [1, 3, 100] {
+                let found = all(&clients[2], "first", Range::new("2"..="6"), most).await;
+                let points = found.iter().map(|it| (&it.index_key, &it.key));
+                assert!(points.is_sorted_by(|a, b| a < b), "each once, in order");
+                for it in &found {
+                    assert_eq!(FIRST.key_of(&it.key, &it.value), Some(&it.index_key[..]));
+                    assert!((&b"2"[..]..=b"6").contains(&&it.index_key[..]));
+                }
+                let stayed = found.iter().filter(|it| it.key.starts_with(b"stays"));
+                assert_eq!(stayed.count(), (0..40).filter(|n| (2..=6).contains(&(n % 9))).count());
+            }
+        };
+        let change = |i: usize, rng| Box::pin(change_at_random(&clients[i], rng, 100, 30));
+        let rngs = [world.rng.fork(), world.rng.fork()];
+        let [first, second] = rngs;
+        world.run(vec![change(0, first), change(1, second), Box::pin(scan)]);
+        world.check();
+    }
+}
+
+/// Objects that expire, or that are written without their indexes, leave entries. Look-ups do not
+/// return them, and remove them.
+#[test]
+fn a_look_up_removes_the_entries_that_have_no_object() {
+    let mut world = World::new(1);
+    let client = world.client(0);
+    world.only(create(&client, "first", FIRST, 100));
+    for n in 0..50 {
+        let (key, value) = (alloc::format!("{n}"), alloc::format!("a{n}"));
+        let write = Change::Write(value.as_bytes(), None);
+        world.only(of(&client).change(key.as_bytes(), write, ANY)).unwrap();
+    }
+    let before = world.check();
+    {
+        let mut store = world.store.borrow_mut();
+        (0..40).for_each(|n| _ = store.objects.remove(&(TABLE, alloc::format!("{n}").into())));
+        let plain = (Version(9999), b"b".to_vec());
+        store.objects.insert((TABLE, b"45".to_vec()), plain);
+    }
+    let found = world.only(all(&client, "first", Range::new("a".."b"), 7));
+    assert_eq!(found.len(), 9);
+    world.store.borrow_mut().objects.remove(&(TABLE, b"45".to_vec()));
+    let left = world.check();
+    assert!(left <= before / 2, "{left} of {before} nodes");
+}
+
+#[test]
+fn the_rules_and_the_limits_of_a_change_hold() {
+    let mut world = World::new(1);
+    let client = world.client(0);
+    world.only(create(&client, "first", FIRST, 64));
+    let change = |world: &mut World, value: &[u8], rules| {
+        world.only(of(&client).change(b"k", Change::Write(value, None), rules))
+    };
+    let absent = RejectRules { exists: true, ..ANY };
+    let version = change(&mut world, b"v", absent).unwrap();
+    let exists = Error::Store(client::Error::ObjectExists(version));
+    assert_eq!(change(&mut world, b"v", absent), Err(exists));
+    let long = vec![b'x'; MAX_INDEX_KEY + 1];
+    assert_eq!(change(&mut world, &long, ANY), Err(Error::KeyTooLong(MAX_INDEX_KEY + 1)));
+    let most = &long[1..];
+    change(&mut world, most, ANY).unwrap();
+    for n in 0..5_u8 {
+        let key = vec![n; 60_000];
+        let write = Change::Write(most, None);
+        world.only(of(&client).change(&key, write, ANY)).unwrap();
+    }
+    assert!(world.check() > 1);
+    let none = world.only(of(&client).change(b"other", Change::Remove, ANY));
+    assert_eq!(none, Ok(Version(0)));
+    let unknown = world.only(of(&client).look_up("other", Range::prefix(b""), 5));
+    assert_eq!(unknown, Err(Error::NoIndex("other".into())));
+    let other = world.only(of(&client).create("first", SECOND, 64)).unwrap_err();
+    assert_eq!(other, Error::Exists("first".into()));
+}
+
+/// A look-up costs a read of a leaf and of the objects, and an update that leaves the keys costs a
+/// read and a commit.
+#[test]
+fn a_client_that_knows_the_nodes_reads_one_leaf() {
+    let mut world = World::new(1);
+    let client = world.client(0);
+    world.only(create(&client, "first", FIRST, 100));
+    for n in 0..200 {
+        let (key, value) = (alloc::format!("{n}"), alloc::format!("{n:03}"));
+        let write = Change::Write(value.as_bytes(), None);
+        world.only(of(&client).change(key.as_bytes(), write, ANY)).unwrap();
+    }
+    assert!(world.check() > 40);
+    let counts = |world: &World| {
+        let store = world.store.borrow();
+        (store.reads, store.commits)
+    };
+    world.only(all(&client, "first", Range::new("000"..), 100));
+    let before = counts(&world);
+    let found = world.only(all(&client, "first", Range::new("077"..="077"), 10));
+    assert_eq!(found.iter().map(|it| &it.key[..]).collect::<Vec<_>>(), [b"77"]);
+    assert_eq!(counts(&world), (before.0 + 2, before.1));
+    let before = counts(&world);
+    world.only(of(&client).change(b"77", Change::Write(b"077", None), ANY)).unwrap();
+    assert_eq!(counts(&world), (before.0 + 2, before.1 + 1));
+}
+
+#[test]
+fn an_index_that_is_not_ready_is_not_used_and_can_be_finished_by_another_client() {
+    let mut world = World::new(1);
+    let [one, two] = [world.client(0), world.client(0)];
+    world.store.borrow_mut().objects.insert((TABLE, b"k".to_vec()), (Version(1), b"v".to_vec()));
+    world.only(of(&one).create("first", FIRST, 100)).unwrap();
+    let unready = world.only(of(&two).look_up("first", Range::prefix(b""), 5));
+    assert_eq!(unready, Err(Error::Unready("first".into())));
+    world.only(create(&two, "first", FIRST, 100));
+    assert_eq!(world.only(all(&one, "first", Range::prefix(b""), 5)).len(), 1);
+    assert_eq!(world.only(of(&one).list()).unwrap().len(), 1);
+    world.check();
+}

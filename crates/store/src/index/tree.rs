@@ -1,0 +1,443 @@
+//! The way from the root to the leaves, and the splits and merges of nodes on it.
+//!
+//! ```text
+//!  split   parent   …│a│…  ─►  …│a│b│…         merge   parent   …│a│b│…  ─►  …│a│…
+//!                     a         a, b                             a, b         a
+//! ```
+//!
+//! Invariant: each split or merge is one transaction, which leaves a whole tree. It has its own version of
+//! each node that it changes.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::error::Error;
+use super::node::{Entry, Node, OwnedPoint, Point, emit};
+use super::state::{COPIES, Copied, NodeId, State};
+use super::{Indexes, Objects, Seen};
+use crate::client::{self, Change, TransactionPart};
+use crate::index::definition::Catalog;
+use crate::message::data::RejectRules;
+use crate::types::{TableId, Version};
+
+/// The id of the root of each index.
+pub(super) const ROOT: u64 = 0;
+/// The number of times that a client goes from the root again before it pauses in between.
+const HASTY: u32 = 3;
+
+/// The rule for an object that must not exist.
+pub(super) const ABSENT: RejectRules = RejectRules {
+    given_version: Version(0),
+    doesnt_exist: false,
+    exists: true,
+    version_le_given: false,
+    version_ne_given: false,
+};
+
+/// Returns the rules for an object that must have this version, 0 if it must not exist.
+pub(super) fn unchanged(version: Version) -> RejectRules {
+    if version == Version(0) {
+        return ABSENT;
+    }
+    RejectRules {
+        given_version: version,
+        doesnt_exist: true,
+        version_ne_given: true,
+        ..RejectRules::default()
+    }
+}
+
+/// Returns the key of a node in the table of the nodes.
+pub(super) fn node_key((index, id): NodeId) -> [u8; 10] {
+    let mut key = [b'n'; 10];
+    key[1] = index;
+    key[2..].copy_from_slice(&id.to_be_bytes());
+    key
+}
+
+/// Returns the index of the node that has this key.
+pub(super) fn index_of_node(key: &[u8]) -> Option<u8> {
+    match key {
+        [b'n', index, ..] if key.len() == 10 => Some(*index),
+        _ => None,
+    }
+}
+
+/// Returns the key of a copy of the catalog.
+pub(super) fn catalog_key(copy: u8) -> [u8; 2] {
+    [b'c', copy]
+}
+
+/// A node that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    pub(super) id: NodeId,
+    pub(super) version: Version,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Read {
+    pub(super) fn node(&self) -> Result<Node<'_>, Error> {
+        Node::parse(&self.bytes).ok_or(Error::Damaged)
+    }
+
+    /// Returns the part of a transaction that writes the node, which is as it was read.
+    fn written<'a>(&self, nodes: TableId, key: &'a [u8], bytes: &'a [u8]) -> TransactionPart<'a> {
+        let change = Change::Write(bytes, None);
+        TransactionPart { table: nodes, key, rules: unchanged(self.version), change }
+    }
+}
+
+/// The way to the leaf of a point.
+struct Way<'p> {
+    index: u8,
+    point: Point<'p>,
+    /// The nodes that the way has passed, and their number that were kept ones.
+    passed: Vec<NodeId>,
+    at: u64,
+    /// The level of the last node. The next one is lower.
+    level: u8,
+    leaf: Option<Read>,
+}
+
+impl<'p> Way<'p> {
+    fn new(index: u8, point: Point<'p>) -> Self {
+        Self { index, point, passed: Vec::new(), at: ROOT, level: u8::MAX, leaf: None }
+    }
+
+    fn id(&self) -> NodeId {
+        (self.index, self.at)
+    }
+
+    /// Goes to the child of a node above the leaves. Returns false if the node is not on the way.
+    fn pass(&mut self, node: &Node<'_>) -> bool {
+        if !node.contains(self.point) || node.level >= self.level {
+            return false;
+        }
+        self.passed.push(self.id());
+        self.level = node.level;
+        self.at = node.entry(node.child_of(self.point)).child;
+        true
+    }
+
+    /// Goes back to the root, and forgets the nodes that led elsewhere.
+    fn again(&mut self, state: &mut State) {
+        self.passed.iter().for_each(|&id| state.forget(id));
+        state.forget(self.id());
+        *self = Self::new(self.index, self.point);
+    }
+}
+
+impl<O: Objects> Indexes<'_, O> {
+    /// Returns the catalog, as the client keeps it or as it is.
+    pub(super) async fn catalog(&self) -> Result<Copied, Error> {
+        if let Some(copied) = self.objects.state(|state| state.catalog.clone()) {
+            return Ok(copied);
+        }
+        let copy = self.copy();
+        let read = self.objects.read(&[(self.nodes, &catalog_key(copy))]).await?;
+        let copied = match read.first() {
+            Some(Some((version, bytes))) => {
+                (Catalog::parse(bytes).ok_or(Error::Damaged)?.into(), *version)
+            }
+            _ => Copied::default(),
+        };
+        self.objects.state(|state| state.catalog = Some(copied.clone()));
+        Ok(copied)
+    }
+
+    /// Returns the copy of the catalog that the client uses.
+    pub(super) fn copy(&self) -> u8 {
+        let random = (self.objects.random() % u64::from(COPIES)) as u8;
+        self.objects.state(|state| *state.copy.get_or_insert(random))
+    }
+
+    /// Reads the leaves of some points, each with the number of its index, and other objects at the
+    /// same time.
+    pub(super) async fn leaves(
+        &self,
+        points: &[(u8, Point<'_>)],
+        others: &[(TableId, &[u8])],
+    ) -> Result<(Vec<Read>, Vec<Option<Seen>>), Error> {
+        let mut ways: Vec<Way<'_>> = points.iter().map(|&(i, point)| Way::new(i, point)).collect();
+        let mut seen = Vec::new();
+        let mut tries = 0;
+        loop {
+            self.objects.state(|state| {
+                for way in ways.iter_mut().filter(|way| way.leaf.is_none()) {
+                    while let Some(bytes) = state.node(way.id())
+                        && Node::parse(&bytes).is_some_and(|node| way.pass(&node))
+                    {
+                    }
+                }
+            });
+            let ids: Vec<NodeId> =
+                ways.iter().filter(|way| way.leaf.is_none()).map(Way::id).collect();
+            let others = if tries == 0 { others } else { &[] };
+            if ids.is_empty() && others.is_empty() {
+                break;
+            }
+            let keys: Vec<[u8; 10]> = ids.iter().map(|&id| node_key(id)).collect();
+            let keys = keys.iter().map(|key| (self.nodes, &key[..]));
+            let reads: Vec<(TableId, &[u8])> = keys.chain(others.iter().copied()).collect();
+            let mut read = self.objects.read(&reads).await?.into_iter();
+            let mut lost = false;
+            for way in ways.iter_mut().filter(|way| way.leaf.is_none()) {
+                lost |= !self.step(way, read.next().flatten())?;
+            }
+            seen.extend(read);
+            tries += 1;
+            if lost && tries > HASTY {
+                self.objects.pause(tries).await?;
+            }
+        }
+        Ok((ways.into_iter().filter_map(|way| way.leaf).collect(), seen))
+    }
+
+    /// Takes the next node of a way. Returns false if it is not on the way any more.
+    fn step(&self, way: &mut Way<'_>, read: Option<Seen>) -> Result<bool, Error> {
+        let Some((version, bytes)) = read else {
+            if way.at == ROOT {
+                // The index was dropped, unless the catalog is out of date.
+                let known = self.objects.state(|state| state.catalog.take());
+                let name =
+                    known.and_then(|(catalog, _)| Some(catalog.numbered(way.index)?.name.clone()));
+                return Err(Error::NoIndex(name.unwrap_or_default()));
+            }
+            self.objects.state(|state| way.again(state));
+            return Ok(false);
+        };
+        let node = Node::parse(&bytes).ok_or(Error::Damaged)?;
+        if node.level > 0 {
+            let id = way.id();
+            if way.pass(&node) {
+                self.objects.state(|state| state.keep(id, &bytes));
+                return Ok(true);
+            }
+        } else if node.contains(way.point) {
+            way.leaf = Some(Read { id: way.id(), version, bytes });
+            return Ok(true);
+        }
+        self.objects.state(|state| way.again(state));
+        Ok(false)
+    }
+
+    /// Reads all nodes from the root to the leaf of a point. `None`: they have changed meanwhile.
+    async fn path(&self, index: u8, point: Point<'_>) -> Result<Option<Vec<Read>>, Error> {
+        let mut path = Vec::new();
+        let mut way = Way::new(index, point);
+        loop {
+            let id = way.id();
+            let read = self.objects.read(&[(self.nodes, &node_key(id))]).await?;
+            let Some(Some((version, bytes))) = read.into_iter().next() else { return Ok(None) };
+            let read = Read { id, version, bytes };
+            let node = read.node()?;
+            let is_leaf = node.level == 0;
+            if !(if is_leaf { node.contains(point) } else { way.pass(&node) }) {
+                return Ok(None);
+            }
+            self.objects.state(|state| state.forget(id));
+            path.push(read);
+            if is_leaf {
+                return Ok(Some(path));
+            }
+        }
+    }
+
+    /// Commits changes of nodes. Returns false after a conflict: the tree has changed.
+    async fn commit_nodes(
+        &self,
+        changes: &[(NodeId, Version, Option<Vec<u8>>)],
+    ) -> Result<bool, Error> {
+        let keys: Vec<[u8; 10]> = changes.iter().map(|change| node_key(change.0)).collect();
+        let parts: Vec<TransactionPart<'_>> = changes
+            .iter()
+            .zip(&keys)
+            .map(|((_, version, bytes), key)| {
+                let change = bytes.as_ref().map_or(Change::Remove, |b| Change::Write(b, None));
+                TransactionPart { table: self.nodes, key, rules: unchanged(*version), change }
+            })
+            .collect();
+        match self.objects.commit(&parts).await {
+            Ok(_) => Ok(true),
+            Err(client::Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Splits a node on the way to a point: the leaf if its parent has room for one more child, or
+    /// the lowest node above whose parent has. The next tries split those below.
+    pub(super) async fn split(
+        &self,
+        index: u8,
+        point: Point<'_>,
+        most: usize,
+    ) -> Result<(), Error> {
+        let Some(path) = self.path(index, point).await? else { return Ok(()) };
+        let mut nodes = Vec::with_capacity(path.len());
+        for read in &path {
+            nodes.push(read.node()?);
+        }
+        let mut place = nodes.len() - 1;
+        // What the middle of a node adds to its parent is not known yet: its longest entry may be.
+        while place > 0 && path[place - 1].bytes.len() > most && nodes[place - 1].len() > 3 {
+            place -= 1;
+        }
+        let node = nodes[place];
+        // Another client may have split it meanwhile.
+        let has_room = node.level == 0 && path[place].bytes.len() + point.entry_len() <= most;
+        if node.len() < 2 || has_room {
+            return Ok(());
+        }
+        let middle = node.middle(point);
+        let separator = node.entry(middle).point;
+        let first = node.part(0..middle, node.start, Some(separator));
+        let second = node.part(middle..node.len(), separator, node.end);
+        let new = (index, self.objects.random() | 1);
+        let Read { id, version, .. } = path[place];
+        let entry = |point, child| Entry { point, child };
+        let absent = Version(0);
+        if place == 0 {
+            let other = (index, self.objects.random() & !1 | 2);
+            let entries = [entry(node.start, other.1), entry(separator, new.1)];
+            let root = emit(node.level + 1, node.start, node.end, entries.into_iter());
+            let (root, first) = ((id, version, Some(root)), (other, absent, Some(first)));
+            self.commit_nodes(&[root, first, (new, absent, Some(second))]).await?;
+            return Ok(());
+        }
+        let parent = nodes[place - 1].with(entry(separator, new.1));
+        let Read { id: above, version: above_version, .. } = path[place - 1];
+        self.commit_nodes(&[
+            (id, version, Some(first)),
+            (new, absent, Some(second)),
+            (above, above_version, Some(parent)),
+        ])
+        .await?;
+        Ok(())
+    }
+
+    /// Merges nodes on the way to a point that have become small, as far as that is possible.
+    pub(super) async fn merge(
+        &self,
+        index: u8,
+        point: Point<'_>,
+        most: usize,
+    ) -> Result<(), Error> {
+        while self.merge_one(index, point, most).await? {}
+        Ok(())
+    }
+
+    /// Merges the lowest node on the way to a point that is small, with a neighbour of the same
+    /// parent: the first of them takes the range of both. A root with one child takes its place.
+    /// Returns false if there was nothing to do.
+    async fn merge_one(&self, index: u8, point: Point<'_>, most: usize) -> Result<bool, Error> {
+        let Some(path) = self.path(index, point).await? else { return Ok(false) };
+        for place in (1..path.len()).rev() {
+            let (above, read) = (&path[place - 1], &path[place]);
+            let (parent, node) = (above.node()?, read.node()?);
+            if read.bytes.len() > most / 4 && node.len() > 1 {
+                return Ok(false);
+            }
+            let changed = (above.id, above.version);
+            if parent.len() == 1 && place == 1 {
+                let root = (changed.0, changed.1, Some(read.bytes.clone()));
+                return self.commit_nodes(&[root, (read.id, read.version, None)]).await;
+            }
+            if parent.len() == 1 {
+                continue;
+            }
+            let at = parent.child_of(point);
+            let beside = if at > 0 { at - 1 } else { 1 };
+            let id = (index, parent.entry(beside).child);
+            let other = self.objects.read(&[(self.nodes, &node_key(id))]).await?;
+            let Some(Some((version, bytes))) = other.into_iter().next() else { return Ok(false) };
+            if bytes.len() + read.bytes.len() > most && node.len() > 0 {
+                return Ok(false);
+            }
+            let other = Read { id, version, bytes };
+            let (first, second) = if at > 0 { (&other, read) } else { (read, &other) };
+            let (left, right) = (first.node()?, second.node()?);
+            if (left.level, left.end) != (right.level, Some(right.start)) {
+                // One of them has changed since the other was read.
+                return Ok(false);
+            }
+            let entries = left.entries().chain(right.entries());
+            let merged = emit(left.level, left.start, right.end, entries);
+            let parent = parent.without(parent.entry(at.max(beside)).point);
+            return self
+                .commit_nodes(&[
+                    (first.id, first.version, Some(merged)),
+                    (second.id, second.version, None),
+                    (changed.0, changed.1, Some(parent)),
+                ])
+                .await;
+        }
+        Ok(false)
+    }
+}
+
+/// The changes of leaves that belong to one transaction.
+#[derive(Debug, Default)]
+pub(super) struct Edits {
+    leaves: BTreeMap<NodeId, ([u8; 10], Read)>,
+}
+
+impl Edits {
+    /// Adds leaves that may be changed.
+    pub(super) fn add(&mut self, leaves: Vec<Read>) {
+        for leaf in leaves {
+            self.leaves.entry(leaf.id).or_insert_with(|| (node_key(leaf.id), leaf));
+        }
+    }
+
+    /// Adds an entry to the leaf of its point, or removes it. Returns false if no leaf here has the
+    /// point.
+    pub(super) fn edit(&mut self, index: u8, point: Point<'_>, add: bool) -> Result<bool, Error> {
+        let of_index = self.leaves.range_mut((index, 0)..=(index, u64::MAX));
+        for (_, (_, leaf)) in of_index {
+            let node = leaf.node()?;
+            if node.contains(point) {
+                let bytes = if add { node.with(Entry::leaf(point)) } else { node.without(point) };
+                leaf.bytes = bytes;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns true if a leaf here has an entry at this point.
+    pub(super) fn has(&self, index: u8, point: Point<'_>) -> Result<bool, Error> {
+        for (_, leaf) in self.leaves.values().filter(|(_, leaf)| leaf.id.0 == index) {
+            if leaf.node()?.has(point) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns a leaf that is too large, which it can be only by what was added.
+    pub(super) fn too_large(&self, most: impl Fn(u8) -> usize) -> Option<NodeId> {
+        let is_too_large = |(_, leaf): &&([u8; 10], Read)| {
+            leaf.bytes.len() > most(leaf.id.0) && leaf.node().is_ok_and(|node| node.len() > 2)
+        };
+        self.leaves.values().find(is_too_large).map(|(_, leaf)| leaf.id)
+    }
+
+    /// Returns the leaves that have become small, and are not the root: the index, and the start of
+    /// the leaf. To try to merge each one costs some reads, so that it is done at few sizes.
+    pub(super) fn small(&self, most: impl Fn(u8) -> usize) -> Vec<(u8, OwnedPoint)> {
+        let leaves = self.leaves.values().filter_map(|(_, leaf)| {
+            let (index, id) = leaf.id;
+            let node = leaf.node().ok()?;
+            let is_small = leaf.bytes.len() <= most(index) / 4 && node.len().is_power_of_two();
+            let counts = id != ROOT && (is_small || node.len() == 0);
+            counts.then(|| (index, node.start.to_owned()))
+        });
+        leaves.collect()
+    }
+
+    /// Returns the parts of a transaction that write the leaves.
+    pub(super) fn parts(&self, nodes: TableId) -> impl Iterator<Item = TransactionPart<'_>> {
+        self.leaves.values().map(move |(key, leaf)| leaf.written(nodes, key, &leaf.bytes))
+    }
+}
