@@ -48,6 +48,8 @@ mod asynchronous;
 mod client;
 mod condition;
 mod draft;
+mod indexed;
+mod indexed_async;
 mod machine;
 mod multi;
 mod object;
@@ -64,6 +66,10 @@ pub use sprat_store::client::{
     ServerInfo, TableInfo, TableOptions, TabletInfo, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;
+pub use sprat_store::index::{
+    Building, Definition, Error as IndexError, Found, MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES,
+    Page as IndexPage, Range as IndexRange, Source, pack, unpack,
+};
 pub use sprat_store::message::control::{ServerState, TabletState};
 pub use sprat_store::message::migration::MigrationState;
 pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRange};
@@ -80,6 +86,8 @@ pub use client::{Builder, Client};
 pub use condition::Condition;
 #[doc(hidden)]
 pub use draft::Draft;
+pub use indexed::{IndexScan, IndexedTable};
+pub use indexed_async::AsyncIndexedTable;
 pub use machine::Outcome;
 pub use multi::Part;
 pub use object::{Committed, MAX_LIFETIME, Number, Object};

@@ -217,12 +217,12 @@ impl<'a> Node<'a> {
     /// Returns the place of the first entry of the second half: the halves have about as many
     /// bytes, or the second has one entry if new points come behind all others.
     pub(super) fn middle(&self, new: Point<'_>) -> usize {
-        let last = self.count.saturating_sub(1);
-        if self.end.is_none() && self.count > 0 && self.entry(last).point < new {
-            return last.max(1);
+        let last = self.count.saturating_sub(1).max(1);
+        if self.end.is_none() && self.count > 1 && self.entry(last).point < new {
+            return last;
         }
         let half = self.bytes.len().midpoint(self.offset(0).min(self.bytes.len()));
-        (1..last.max(1)).find(|&i| self.offset(i) >= half).unwrap_or(last.max(1))
+        (1..last).find(|&i| self.offset(i) >= half).unwrap_or(last)
     }
 
     /// Returns the entries from one place up to another one, as a node of the same level.
