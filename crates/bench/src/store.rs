@@ -6,6 +6,7 @@ use std::time::Duration;
 use sprat::kv::{
     Client, Condition, Error, LeaderInfo, Loss, MigrationInfo, Number, Object, ServerId,
     ServerInfo, ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version, WaitedFor,
+    node_table,
 };
 
 use sprat::internals::transports::Options;
@@ -170,7 +171,13 @@ impl Store {
 
     /// Drops a table with all its objects.
     pub fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
-        self.order(name, |client| client.drop_table(name))
+        let nodes = self.ask(name, |client| Ok(node_table(client.table(name)?.id())));
+        self.order(name, |client| client.drop_table(name))?;
+        let Ok(nodes) = nodes else { return Ok(()) };
+        self.ask(&nodes, |client| match client.drop_table(&nodes) {
+            Err(Error::TableDoesntExist) => Ok(()),
+            outcome => outcome,
+        })
     }
 
     /// Returns the tablets of a table.

@@ -188,13 +188,36 @@ impl Client {
         let id = table.id();
         let options = node_options(&self.tables()?, id)?;
         let nodes = self.create_table(&node_table(id), options)?.id();
+        Ok(self.with_nodes(id, nodes)?)
+    }
+
+    /// Returns a table as one with indexes if it has some.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn if_indexed<'c>(
+        &'c self,
+        table: &Table<'_>,
+    ) -> Result<Option<IndexedTable<'c>>, IndexError> {
+        match self.table(&node_table(table.id())) {
+            Ok(nodes) => {
+                let indexed = self.with_nodes(table.id(), nodes.id())?;
+                let has_indexes = !indexed.list_indexes()?.is_empty();
+                Ok(has_indexes.then_some(indexed))
+            }
+            Err(Error::TableDoesntExist) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn with_nodes(&self, table: TableId, nodes: TableId) -> Result<IndexedTable<'_>, Error> {
         let objects = Waiting {
             shared: self.shared(),
             state: RefCell::default(),
             rng: RefCell::new(random()?),
             deadline: RefCell::new(Instant::NEVER),
         };
-        Ok(IndexedTable { table: self.table_by_id(id), nodes, objects })
+        Ok(IndexedTable { table: self.table_by_id(table), nodes, objects })
     }
 }
 

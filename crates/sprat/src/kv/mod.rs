@@ -68,7 +68,7 @@ pub use sprat_store::client::{
 pub use sprat_store::durability::TableDurability;
 pub use sprat_store::index::{
     Building, Definition, Error as IndexError, Found, MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES,
-    Page as IndexPage, Range as IndexRange, Source, pack, unpack,
+    Page as IndexPage, Range as IndexRange, Source, node_table, pack, unpack,
 };
 pub use sprat_store::message::control::{ServerState, TabletState};
 pub use sprat_store::message::migration::MigrationState;
