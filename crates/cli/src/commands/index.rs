@@ -190,21 +190,9 @@ fn list(store: &mut Store, table: &str, as_json: bool) -> Result<(), Fail> {
     let mut columns = Columns::new(&["index", "key", "state"]);
     for index in indexes {
         let state = if index.is_ready { "ready" } else { "is built" };
-        columns.row([out::plain(&index.name).into(), text(index.source), state.to_owned()]);
+        columns.row([out::plain(&index.name).into(), index.source.to_string(), state.to_owned()]);
     }
     out::print(columns.text())
-}
-
-fn text(source: Source) -> String {
-    match source {
-        Source::Key => "own key".to_owned(),
-        Source::Bytes { at, len } => format!("bytes {at}:{len}"),
-        Source::Field { number, separator } => {
-            format!("field {} by {:?}", u64::from(number) + 1, char::from(separator))
-        }
-        Source::Packed { number } => format!("packed key {}", u64::from(number) + 1),
-        other => format!("{other:?}"),
-    }
 }
 
 fn json_source(source: Source) -> Value {
@@ -215,7 +203,7 @@ fn json_source(source: Source) -> Value {
             json!({ "field": u64::from(number) + 1, "separator": separator })
         }
         Source::Packed { number } => json!({ "packed": u64::from(number) + 1 }),
-        other => json!(format!("{other:?}")),
+        other => json!(other.to_string()),
     }
 }
 

@@ -180,8 +180,8 @@ impl AsyncIndexedTable {
         Ok((building.objects(), building.skipped()))
     }
 
-    /// Begins to create an index, as [`IndexedTable::begin_index`](super::IndexedTable::begin_index)
-    /// does.
+    /// Begins to create an index, as
+    /// [`IndexedTable::begin_index`](super::IndexedTable::begin_index) does.
     ///
     /// # Errors
     /// Those of [`IndexedTable::create_index`](super::IndexedTable::create_index).

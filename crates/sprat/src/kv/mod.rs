@@ -67,8 +67,8 @@ pub use sprat_store::client::{
 };
 pub use sprat_store::durability::TableDurability;
 pub use sprat_store::index::{
-    Building, Definition, Error as IndexError, Found, MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES,
-    Page as IndexPage, Range as IndexRange, Source, node_table, pack, unpack,
+    Building, Definition, Error as IndexError, Found, Page as IndexPage, Range as IndexRange,
+    Source, node_table, pack, unpack,
 };
 pub use sprat_store::message::control::{ServerState, TabletState};
 pub use sprat_store::message::migration::MigrationState;
@@ -77,8 +77,8 @@ pub use sprat_store::objects::number::double_text;
 pub use sprat_store::objects::segment::SegmentId;
 pub use sprat_store::site::{OwnedSite, Role};
 pub use sprat_store::types::{
-    MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE, ServerId, TableId,
-    Version,
+    MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES, MAX_KEY, MAX_PARTS, MAX_TRANSACTION,
+    MAX_TRANSACTION_BYTES, MAX_VALUE, ServerId, TableId, Version,
 };
 
 pub use asynchronous::{AsyncClient, AsyncTable};

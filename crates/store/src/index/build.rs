@@ -13,7 +13,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::definition::{Catalog, MAX_INDEX_KEY, Source};
+use super::definition::{Catalog, Source};
 use super::error::Error;
 use super::node::{OwnedPoint, Point, emit};
 use super::state::{COPIES, Copied, State};
@@ -22,7 +22,7 @@ use super::{Indexes, Listed, Objects};
 use crate::client::{self, Change, Cursor, TransactionPart};
 use crate::message::Status;
 use crate::message::data::RejectRules;
-use crate::types::{TableId, Version};
+use crate::types::{MAX_INDEX_KEY, TableId, Version};
 
 /// The most objects whose entries one transaction adds.
 const BATCH: usize = 64;
@@ -277,8 +277,8 @@ impl<O: Objects> Indexes<'_, O> {
         if copies.len() == usize::from(COPIES) { Ok(copies) } else { Err(Error::Damaged) }
     }
 
-    /// Writes all copies of the catalog, if they are as they were read, with another object. Returns
-    /// false after a conflict.
+    /// Writes all copies of the catalog, if they are as they were read, with another object.
+    /// Returns false after a conflict.
     async fn write_catalog(
         &self,
         copies: &[Copied],

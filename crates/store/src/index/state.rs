@@ -1,6 +1,7 @@
-//! What a client keeps of the indexes of a table: the catalog, and nodes above the leaves.
+//! The state that a client keeps of the indexes of a table: the catalog, and the nodes above the
+//! leaves.
 //!
-//! Invariant: all of it may be out of date. Whoever uses it finds that out by a read or a commit.
+//! Invariant: all of it may be out of date. A read or a commit finds that out.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,7 +24,7 @@ pub(super) type NodeId = (u8, u64);
 /// exist.
 pub(super) type Copied = (Arc<Catalog>, Version);
 
-/// What a client keeps of the indexes of a table.
+/// The state that a client keeps of the indexes of a table.
 #[derive(Debug, Default)]
 pub struct State {
     /// The copy of the catalog that the client uses.

@@ -5,8 +5,8 @@
 //!                     a         a, b                             a, b         a
 //! ```
 //!
-//! Invariant: each split or merge is one transaction, which leaves a whole tree. It has its own version of
-//! each node that it changes.
+//! Invariant: each split or merge is one transaction, which leaves a whole tree. It commits only if
+//! the nodes that it changes are as they were read.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
