@@ -128,7 +128,10 @@ impl<O: Objects> Indexes<'_, O> {
         };
         let gone: Vec<_> = old.iter().copied().filter(|point| !new.contains(point)).collect();
         let mut edits = Edits::default();
-        let fresh = new.iter().zip(leaves).filter(|(point, _)| !old.contains(point));
+        // An index that is built may not have the entry of an old point.
+        let is_built = |number| catalog.numbered(number).is_some_and(|index| !index.is_ready);
+        let is_fresh = |point: &(u8, Point<'_>)| is_built(point.0) || !old.contains(point);
+        let fresh = new.iter().zip(leaves).filter(|(point, _)| is_fresh(point));
         let (fresh, leaves): (Vec<_>, Vec<_>) = fresh.map(|(point, leaf)| (*point, leaf)).unzip();
         edits.add(leaves);
         edits.add(self.leaves(&gone, &[]).await?.0);
