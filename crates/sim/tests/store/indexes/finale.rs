@@ -37,6 +37,19 @@ fn entries_of(leaf: &[u8]) -> Vec<Entry> {
     (0..count).map(entry).collect()
 }
 
+/// Checks that the entries of some indexes are the ones that are expected.
+fn compare(what: &str, actual: &[Vec<Entry>], expected: &[Vec<Entry>]) {
+    for (actual, expected) in actual.iter().zip(expected) {
+        let text =
+            |(key, object): &Entry| format!("{:?} of {object}", String::from_utf8_lossy(key));
+        let more: Vec<_> = actual.iter().filter(|it| !expected.contains(it)).map(text).collect();
+        let less: Vec<_> = expected.iter().filter(|it| !actual.contains(it)).map(text).collect();
+        assert!(more.is_empty() && less.is_empty(), "{what}: {more:?} too much, {less:?} missing");
+        assert_eq!(actual, expected, "{what}");
+    }
+    assert_eq!(actual.len(), expected.len(), "{what}: the number of indexes");
+}
+
 /// Checks that the leaves of all nodes have exactly these entries of each index.
 fn check_nodes(nodes: &Nodes, mut expected: Vec<Vec<Entry>>) {
     let mut actual: BTreeMap<u8, Vec<Entry>> = BTreeMap::new();
@@ -52,7 +65,7 @@ fn check_nodes(nodes: &Nodes, mut expected: Vec<Vec<Entry>>) {
     actual.iter_mut().for_each(|entries| entries.sort_unstable());
     actual.sort_unstable();
     expected.sort_unstable();
-    assert_eq!(actual, expected, "the entries of all leaves, and those that the objects have");
+    compare("the entries of all leaves", &actual, &expected);
 }
 
 impl Task {
@@ -103,7 +116,7 @@ impl Task {
         if (before, &nodes) != (self.read_all().await?, &self.nodes().await?) {
             return Ok(false);
         }
-        assert_eq!(found, expected, "the objects that the indexes find, and all objects");
+        compare("the objects that look-ups find", &found, &expected);
         check_nodes(&nodes, expected);
         Ok(true)
     }
