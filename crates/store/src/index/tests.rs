@@ -439,6 +439,22 @@ fn a_look_up_does_not_use_the_leaves_of_a_dropped_index() {
     world.check();
 }
 
+/// The change of an object whose old key was too long for one index left entries in the others.
+#[test]
+fn a_key_that_is_too_long_for_an_index_does_not_keep_entries_in_others() {
+    let mut world = World::new(1);
+    let client = world.client(0);
+    let value = [&vec![b'x'; MAX_INDEX_KEY + 1][..], b",b"].concat();
+    world.store.borrow_mut().objects.insert((TABLE, b"k".to_vec()), (Version(1), value));
+    world.store.borrow_mut().versions = 1;
+    world.only(create(&client, "second", SECOND, 100));
+    let mut building = world.only(of(&client).create("first", FIRST, 100)).unwrap();
+    assert_eq!(world.only(of(&client).build(&mut building)), Ok(true));
+    assert_eq!((building.objects(), building.skipped()), (1, 1));
+    world.only(of(&client).change(b"k", Change::Write(b"a,c", None), ANY)).unwrap();
+    world.check();
+}
+
 /// A look-up costs a read of a leaf and of the catalog, and one of the objects. An update that
 /// leaves the keys costs a read and a commit.
 #[test]
