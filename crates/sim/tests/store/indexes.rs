@@ -126,13 +126,13 @@ impl Indexer {
             return self.tasks.push(Box::pin(task.arrange(self.servers)));
         }
         self.tasks.push(match self.rng.below(100) {
-            0..8 => Box::pin(task.change_indexes(self.rng.chance(300_000))),
-            8..14 => Box::pin(task.change_plainly()),
-            14..40 => Box::pin(task.look_up()),
+            0..10 => Box::pin(task.change_indexes(self.rng.chance(300_000))),
+            10..15 => Box::pin(task.change_plainly()),
+            15..40 => Box::pin(task.look_up()),
             _ => Box::pin(task.change()),
         });
         // The program gives up a few.
-        if self.rng.chance(10_000) {
+        if self.rng.chance(20_000) {
             let given_up = self.rng.below(self.tasks.len() as u64) as usize;
             drop(self.tasks.swap_remove(given_up));
             let given_up = self.asked.extract_if(.., |_, place| Rc::strong_count(place) == 1);

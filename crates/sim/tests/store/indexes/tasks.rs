@@ -171,12 +171,12 @@ impl Task {
     /// Creates or drops an index, or removes what is left of dropped ones.
     pub(super) async fn change_indexes(self, first: bool) {
         let index = if first { 0 } else { self.below(3) as usize };
-        let outcome = match self.below(4) {
-            0 if index > 0 => match self.indexes().drop_index(INDEXES[index].0).await {
+        let outcome = match self.below(5) {
+            0 | 1 if index > 0 => match self.indexes().drop_index(INDEXES[index].0).await {
                 Err(IndexError::NoIndex(_)) => Ok(()),
                 outcome => outcome,
             },
-            1 if !first => self.indexes().clean().await,
+            2 if !first => self.indexes().clean().await,
             _ => self.create(index).await.map(|_| ()),
         };
         if let Err(error) = outcome {
