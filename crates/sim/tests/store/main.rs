@@ -3,6 +3,8 @@
 
 mod damage;
 mod draw;
+mod indexes;
+mod known;
 mod leaders;
 mod loss;
 mod power;

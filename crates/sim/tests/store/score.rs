@@ -9,6 +9,8 @@ use sprat_sim::check::serial::Serial;
 use sprat_sim::check::{Entry, Verdict, linearizable};
 use sprat_sim::wire::HostId;
 
+use crate::known::Known;
+
 /// The operations and answers of all users of a simulated store.
 #[derive(Debug, Default)]
 pub(crate) struct Score {
@@ -16,6 +18,8 @@ pub(crate) struct Score {
     pub(crate) history: History,
     /// The history of the transactions.
     pub(crate) serial: Serial,
+    /// The states of the objects that have indexes.
+    pub(crate) known: Known,
     /// The history of each table name of the simulated store.
     names: BTreeMap<u64, Vec<Entry<names::Op, names::Answer>>>,
     by_number: Vec<(u64, usize)>,

@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 
-use super::definition::Catalog;
+use super::definition::{Catalog, Definition};
 use super::error::Error;
 use super::node::{OwnedPoint, Point};
 use super::state::State;
@@ -55,20 +55,12 @@ fn refused(why: Status, version: Version) -> client::Error {
 }
 
 /// Returns the points of an object: the number of each index that has it, and its point there.
-fn points<'a>(
-    catalog: &Catalog,
-    key: &'a [u8],
-    value: &'a [u8],
-) -> Result<Vec<(u8, Point<'a>)>, Error> {
-    let mut points = Vec::with_capacity(catalog.indexes.len());
-    for index in &catalog.indexes {
-        let Some(index_key) = index.source.key_of(key, value) else { continue };
-        if index_key.len() > MAX_INDEX_KEY {
-            return Err(Error::KeyTooLong(index_key.len()));
-        }
-        points.push((index.number, Point { key: index_key, object: key }));
-    }
-    Ok(points)
+fn points<'a>(catalog: &Catalog, key: &'a [u8], value: &'a [u8]) -> Vec<(u8, Point<'a>)> {
+    let of_index = |index: &Definition| {
+        let point = Point { key: index.source.key_of(key, value)?, object: key };
+        Some((index.number, point))
+    };
+    catalog.indexes.iter().filter_map(of_index).collect()
 }
 
 impl<O: Objects> Indexes<'_, O> {
@@ -109,9 +101,12 @@ impl<O: Objects> Indexes<'_, O> {
         let copied = self.catalog().await?;
         let catalog = &*copied.0;
         let new = match change {
-            Change::Write(value, _) => points(catalog, key, value)?,
+            Change::Write(value, _) => points(catalog, key, value),
             Change::Remove => Vec::new(),
         };
+        if let Some((_, long)) = new.iter().find(|(_, point)| point.key.len() > MAX_INDEX_KEY) {
+            return Err(Error::KeyTooLong(long.key.len()));
+        }
         let (leaves, seen) = self.leaves(&new, &[(self.table, key)]).await?;
         let seen = seen.into_iter().next().flatten();
         let version = seen.as_ref().map_or(Version(0), |(version, _)| *version);
@@ -121,14 +116,18 @@ impl<O: Objects> Indexes<'_, O> {
         if change == Change::Remove && seen.is_none() {
             return Ok(Tried::Done(version));
         }
-        // An object that was there before its index may have a key that is too long for it.
-        let old = match &seen {
-            Some((_, value)) => points(catalog, key, value).unwrap_or_default(),
+        let mut old = match &seen {
+            Some((_, value)) => points(catalog, key, value),
             None => Vec::new(),
         };
+        // An object that was there before its index may have a key that is too long for it.
+        old.retain(|(_, point)| point.key.len() <= MAX_INDEX_KEY);
         let gone: Vec<_> = old.iter().copied().filter(|point| !new.contains(point)).collect();
         let mut edits = Edits::default();
-        let fresh = new.iter().zip(leaves).filter(|(point, _)| !old.contains(point));
+        // An index that is built may not have the entry of an old point.
+        let is_built = |number| catalog.numbered(number).is_some_and(|index| !index.is_ready);
+        let is_fresh = |point: &(u8, Point<'_>)| is_built(point.0) || !old.contains(point);
+        let fresh = new.iter().zip(leaves).filter(|(point, _)| is_fresh(point));
         let (fresh, leaves): (Vec<_>, Vec<_>) = fresh.map(|(point, leaf)| (*point, leaf)).unzip();
         edits.add(leaves);
         edits.add(self.leaves(&gone, &[]).await?.0);

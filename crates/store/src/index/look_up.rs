@@ -7,10 +7,12 @@
 use alloc::vec::Vec;
 use core::ops::{Bound, RangeBounds};
 
+use super::definition::Catalog;
 use super::error::Error;
 use super::node::{OwnedPoint, Point};
 use super::state::State;
-use super::{Indexes, Objects};
+use super::tree::catalog_key;
+use super::{Indexes, Objects, Seen};
 use crate::types::{TableId, Version};
 
 /// The most objects of a page: those of one leaf, usually less.
@@ -114,7 +116,11 @@ impl<O: Objects> Indexes<'_, O> {
             return Ok(Page { found: Vec::new(), rest: Some(range.clone()).filter(|_| most == 0) });
         }
         let from = range.from.point();
-        let (leaves, _) = self.leaves(&[(index.number, from)], &[]).await?;
+        let copy = catalog_key(self.copy());
+        let (leaves, seen) = self.leaves(&[(index.number, from)], &[(self.nodes, &copy)]).await?;
+        if !self.has_index(index.number, copied.1, seen.into_iter().next().flatten())? {
+            return Err(Error::NoIndex(name.into()));
+        }
         let leaf = leaves.first().ok_or(Error::Damaged)?;
         let node = leaf.node()?;
         let first = node.before(from);
@@ -147,6 +153,19 @@ impl<O: Objects> Indexes<'_, O> {
         // The answer is there. What is not removed now, another look-up will meet.
         let _ = self.forget_entries((index.number, index.node_bytes as usize), &stale).await;
         Ok(Page { found, rest })
+    }
+
+    /// Returns true if the catalog still has an index. It was kept with this version, and is read
+    /// again with a leaf: no change keeps the nodes of an index that was dropped.
+    fn has_index(&self, number: u8, kept: Version, read: Option<Seen>) -> Result<bool, Error> {
+        let Some((version, bytes)) = read else { return Ok(false) };
+        if version == kept {
+            return Ok(true);
+        }
+        let catalog = Catalog::parse(&bytes).ok_or(Error::Damaged)?;
+        let has_index = catalog.numbered(number).is_some();
+        self.objects.state(|state| state.catalog = Some((catalog.into(), version)));
+        Ok(has_index)
     }
 }
 

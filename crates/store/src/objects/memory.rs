@@ -42,6 +42,8 @@ pub struct Listing {
     pub count: u32,
     /// The position of the next object to list, 0 at the end.
     pub next: u64,
+    /// True if a transaction is to change an object at the cursor, so that nothing is listed.
+    pub locked: bool,
     /// The objects on the way that have expired: their hashes in the hash table and locations.
     pub expired: Vec<(u64, Location)>,
 }
@@ -93,10 +95,16 @@ impl Memory {
 
     /// Lists objects of a tablet in the order of the hash table from `cursor` on, about `limit`
     /// bytes of them, as far as a bounded search finds them. It copies no large value: it ends
-    /// after one.
+    /// after one. It ends before an object that a transaction is to change, for that may be
+    /// committed already.
     #[must_use]
     pub fn enumerate(&self, tablet: Tablet, cursor: u64, limit: usize, wall: WallTime) -> Listing {
-        let mut listing = Listing { next: cursor, ..Listing::default() };
+        let stop = self.first_changing(tablet, cursor);
+        let locked = stop == Some(cursor);
+        let mut listing = Listing { next: cursor, locked, ..Listing::default() };
+        if locked {
+            return listing;
+        }
         let (mut line, mut sorted) = (Vec::new(), Vec::new());
         // The length of the tombstones of what has expired.
         let mut buried = 0;
@@ -109,7 +117,8 @@ impl Memory {
                 let table = Some(object.table).filter(|&table| table == tablet.table)?;
                 let hash = self.tablets.hash(table, object.key)?;
                 let position = spread(table, hash);
-                (tablet.contains(table, hash) && position >= listing.next).then_some((position, at))
+                let is_next = position >= listing.next && stop.is_none_or(|stop| position < stop);
+                (tablet.contains(table, hash) && is_next).then_some((position, at))
             }));
             sorted.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
             for (index, &(position, at)) in sorted.iter().enumerate() {
@@ -129,11 +138,30 @@ impl Memory {
                 }
             }
             listing.next = next_line.unwrap_or(0);
+            if let Some(stop) = stop
+                && (listing.next == 0 || listing.next > stop)
+            {
+                listing.next = stop;
+                break;
+            }
             if listing.next == 0 {
                 break;
             }
         }
         listing
+    }
+
+    /// Returns the first position from `cursor` on of an object of the tablet that a transaction is
+    /// to change.
+    fn first_changing(&self, tablet: Tablet, cursor: u64) -> Option<u64> {
+        if self.transactions.are_none_locked() {
+            return None;
+        }
+        let changing = self.transactions.changing(tablet.table);
+        let positions = changing
+            .filter(|&hash| tablet.contains(tablet.table, hash))
+            .map(|hash| spread(tablet.table, hash));
+        positions.filter(|&position| position >= cursor).min()
     }
 
     fn list(&self, at: Location, wall: WallTime, listing: &mut Listing) {

@@ -119,6 +119,9 @@ impl<'a> Operation<'a> for Enumerate {
         let limit = MOST_BYTES.min(self.limit_bytes as usize);
         let wall = master.wall(call.now);
         let listing = master.memory.enumerate(tablet, self.cursor, limit, wall);
+        if listing.locked {
+            return Err(Status::Locked);
+        }
         // The list says that they are gone, and no later reply may say otherwise.
         for &(hash, at) in &listing.expired {
             if let Some(place) = master.memory.table.place(hash, at) {

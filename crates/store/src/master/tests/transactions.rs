@@ -238,6 +238,44 @@ fn prepared_objects_are_locked_until_the_decision() {
     assert_eq!(rig.read(b"w"), Err(Status::ObjectDoesntExist));
 }
 
+/// A transaction that another master has committed may not be known here yet. An enumeration missed
+/// the object that it had created, and a new index did not get the object's entry.
+#[test]
+fn an_enumeration_waits_for_prepared_objects() {
+    let mut rig = rig();
+    for n in 0..40_u64 {
+        assert!(rig.write(once(1, 2 + n, 1), &n.to_be_bytes(), b"old").is_ok());
+    }
+    let parts = [write(b"new", 50, Some(0), b"new"), part(b"read", 51, Some(0), Change::Check)];
+    assert!(rig.prepare(&parts).is_ok());
+    let (cluster, last) = (CLUSTER, u64::MAX);
+    let mut request =
+        Enumerate { cluster, table: TABLE, first: 0, last, cursor: 0, limit_bytes: 5000 };
+    let mut listed = Vec::new();
+    for is_decided in [false, true] {
+        if is_decided {
+            assert_eq!(rig.status(request.emit()), Some(Status::Locked));
+            let elsewhere = Enumerate { first: hash(b"read").0, last: hash(b"read").0, ..request };
+            assert!(objects_reply(&rig.ask(elsewhere.emit())).is_ok());
+            let objects = [object(b"new", 50), object(b"read", 51)];
+            assert_eq!(rig.decide(Decision::Commit, &objects), Some(Status::Ok));
+        }
+        while rig.status(request.emit()) == Some(Status::Ok) {
+            let reply = rig.ask(request.emit());
+            let objects = objects_reply(&reply).unwrap();
+            let next = objects.next;
+            listed.extend(objects.map(|it| it.key.to_vec()));
+            let Some(next) = next else { break };
+            request.cursor = next;
+        }
+    }
+    let mut keys: Vec<_> = (0..40_u64).map(|n| n.to_be_bytes().to_vec()).collect();
+    keys.push(b"new".to_vec());
+    keys.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(listed, keys);
+}
+
 /// The master of the first object says whether a transaction is committed. If it says no, that is
 /// final.
 #[test]
