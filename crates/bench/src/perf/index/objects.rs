@@ -39,7 +39,8 @@ pub(super) enum Work {
     Change,
     /// Overwrites a random object, which keeps its keys in all indexes.
     Keep,
-    /// Writes a new object.
+    /// Writes an object that does not exist. It was removed before, so that the table keeps its
+    /// size.
     Insert,
     /// Overwrites two random objects without the indexes, one after the other. They keep their
     /// index keys.
@@ -189,18 +190,17 @@ impl<'c> Client<'c> {
 
     /// Writes an object with its entries.
     fn write(&mut self, work: Work) -> Result<u64, Fail> {
-        let object = if work == Work::Insert { self.keys.len() } else { self.object() };
-        let new = self.draw();
-        match work {
-            Work::Insert => self.keys.push(new),
-            Work::Change => {
-                let keys = &mut self.keys[object][..self.indexes];
-                keys.copy_from_slice(&new[..self.indexes]);
-            }
-            _ => {}
+        let object = self.object();
+        let key = key(object as u64);
+        if work == Work::Insert {
+            let removed = self.indexed.remove(&key);
+            removed.map_err(|error| self.store.explain_index(error, "a removal"))?;
+        }
+        if work != Work::Keep {
+            let (new, indexes) = (self.draw(), self.indexes);
+            self.keys[object][..indexes].copy_from_slice(&new[..indexes]);
         }
         self.set_value(object);
-        let key = key(object as u64);
         let before = self.clock.now();
         let written = self.indexed.put(&key, &self.value);
         let ns = self.clock.now().since(before);
