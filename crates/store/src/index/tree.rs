@@ -13,15 +13,13 @@ use alloc::vec::Vec;
 
 use super::error::Error;
 use super::node::{Entry, Node, OwnedPoint, Point, emit};
-use super::state::{COPIES, Copied, NodeId, State};
+use super::state::{COPIES, Copied, NodeId, ROOT, State};
 use super::{Indexes, Objects, Seen};
 use crate::client::{self, Change, TransactionPart};
 use crate::index::definition::Catalog;
 use crate::message::data::RejectRules;
 use crate::types::{TableId, Version};
 
-/// The id of the root of each index.
-pub(super) const ROOT: u64 = 0;
 /// The number of times that a client goes from the root again before it pauses in between.
 const HASTY: u32 = 3;
 
