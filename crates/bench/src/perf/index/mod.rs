@@ -9,6 +9,7 @@ use std::cell::RefCell;
 
 use serde::Serialize;
 
+use super::basic::KEY;
 use super::bench::Bench;
 use super::measure::{Figures, Lane, in_turns, median};
 use super::row::Row;
@@ -19,12 +20,18 @@ use crate::text::Columns;
 
 mod objects;
 
-use objects::{Client, LEAST, SCANNED, Work};
+use objects::{Client, MOST, SCANNED, Shape, Work, least};
 
 /// Numbers of servers that have the objects and the nodes of their indexes.
 const SERVERS: [u16; 2] = [1, 3];
 /// Numbers of indexes of the table.
 const INDEXES: [usize; 3] = [0, 1, 3];
+/// Number of index keys in each value.
+const IN_VALUE: usize = 3;
+/// Numbers of objects of a table of `indexBasic`, and of a scan of `indexRange`.
+const COUNTS: [usize; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
+/// The most objects of a scan of `indexRange`.
+const LONGEST: usize = 1000;
 
 /// A measured operation, and the one beside it.
 struct Line {
@@ -108,11 +115,7 @@ struct More {
 
 /// Runs the test over all sizes and transports.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
-    let sizes = bench.sizes(&[100]);
-    if let Some(size) = sizes.iter().find(|&&size| size < LEAST) {
-        return Err(Fail::usage(format!("objects of {size} B have no room for three index keys"))
-            .next(format!("choose {LEAST} B or more with --size")));
-    }
+    let sizes = sizes(bench, IN_VALUE)?;
     for servers in SERVERS {
         bench.local.serve(servers);
         for &size in &sizes {
@@ -140,6 +143,18 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     Ok(())
 }
 
+/// Returns the sizes of objects that the run measures, which have room for `keys` index keys.
+fn sizes(bench: &Bench, keys: usize) -> Result<Vec<usize>, Fail> {
+    let sizes = bench.sizes(&[100]);
+    match sizes.iter().find(|&&size| size < least(keys)) {
+        Some(size) => {
+            Err(Fail::usage(format!("objects of {size} B have no room for {keys} index keys"))
+                .next(format!("choose {} B or more with --size", least(keys))))
+        }
+        None => Ok(sizes),
+    }
+}
+
 /// Measures over one transport. Returns the row of the creation of indexes.
 fn measure(
     bench: &mut Bench,
@@ -150,7 +165,8 @@ fn measure(
     let objects = bench.objects(size);
     let (temporary, _, id) = Temporary::over(bench, "indexed", servers.into())?;
     let store = bench.store(&[transport.to_owned()])?;
-    let client = RefCell::new(Client::fill(&store, id, objects, size)?);
+    let shape = Shape { objects, size, keys: IN_VALUE };
+    let client = RefCell::new(Client::fill(&store, id, shape)?);
     let mut rates = Vec::new();
     for indexes in INDEXES {
         while rates.len() < indexes {
@@ -193,6 +209,112 @@ fn measure(
         ..Row::default()
     };
     Ok((row, More { servers, indexes: 1, objects, goal: None, slik_us: None }))
+}
+
+/// Runs ClusterPerf's `indexBasic`: writes and look-ups by the number of objects.
+pub(crate) fn basic(bench: &mut Bench, name: &str) -> Result<(), Fail> {
+    for size in sizes(bench, 1)? {
+        let most = bench.objects(size);
+        bench.report.begin(format!(
+            "{name}: inserts and look-ups of objects of {size} B with an index, by the number of \
+             objects"
+        ));
+        for transport in bench.transports.clone() {
+            for count in COUNTS.into_iter().filter(|&count| count as u64 <= most) {
+                let shape = Shape { objects: count as u64, size, keys: 1 };
+                alone(bench, (&transport, shape), &mut |bench, client| {
+                    client.create_index()?;
+                    for (what, work) in [("write", Work::Insert), ("lookup", Work::LookUp)] {
+                        let test = format!("{name}.{what}.{count}");
+                        one(bench, client, (&test, &transport, size), work)?;
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        bench.report.end()?;
+    }
+    Ok(())
+}
+
+/// Runs ClusterPerf's `indexRange`: scans by the number of their objects.
+pub(crate) fn range(bench: &mut Bench, name: &str) -> Result<(), Fail> {
+    for size in sizes(bench, 1)? {
+        let objects = bench.objects(size);
+        bench.report.begin(format!(
+            "{name}: ordered scans among {objects} objects of {size} B, by their number in a scan"
+        ));
+        for transport in bench.transports.clone() {
+            let shape = Shape { objects, size, keys: 1 };
+            alone(bench, (&transport, shape), &mut |bench, client| {
+                client.create_index()?;
+                let most = LONGEST.min(objects as usize);
+                for count in COUNTS.into_iter().filter(|&count| count <= most) {
+                    let test = format!("{name}.{count}");
+                    one(bench, client, (&test, &transport, count * size), Work::Scan(count))?;
+                }
+                Ok(())
+            })?;
+        }
+        bench.report.end()?;
+    }
+    Ok(())
+}
+
+/// Runs ClusterPerf's `indexMultiple`: writes and look-ups by the number of indexes.
+pub(crate) fn multiple(bench: &mut Bench, name: &str) -> Result<(), Fail> {
+    for size in sizes(bench, 1)? {
+        // The keys come before as many bytes as an object of the other tests has.
+        let (objects, size) = (bench.objects(size), size + MOST * KEY);
+        bench.report.begin(format!(
+            "{name}: inserts and look-ups among {objects} objects of {size} B, by the number of \
+             indexes"
+        ));
+        for transport in bench.transports.clone() {
+            let shape = Shape { objects, size, keys: MOST };
+            alone(bench, (&transport, shape), &mut |bench, client| {
+                for indexes in 0..=MOST {
+                    let of = |what: &str| format!("{name}.{what}.{indexes}");
+                    one(bench, client, (&of("write"), &transport, size), Work::Insert)?;
+                    if indexes > 0 {
+                        one(bench, client, (&of("lookup"), &transport, size), Work::LookUp)?;
+                    }
+                    if indexes < MOST {
+                        client.create_index()?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        bench.report.end()?;
+    }
+    Ok(())
+}
+
+/// Runs a measurement with a table of its own, and a client over one transport.
+fn alone(
+    bench: &mut Bench,
+    (transport, shape): (&str, Shape),
+    measure: &mut dyn FnMut(&mut Bench, &mut Client<'_>) -> Result<(), Fail>,
+) -> Result<(), Fail> {
+    let (temporary, _, id) = Temporary::over(bench, "indexed", 1)?;
+    let store = bench.store(&[transport.to_owned()])?;
+    let mut client = Client::fill(&store, id, shape)?;
+    measure(bench, &mut client)?;
+    drop(client);
+    temporary.end()
+}
+
+/// Measures one operation, and adds its row to the report.
+fn one(
+    bench: &mut Bench,
+    client: &mut Client<'_>,
+    (test, transport, bytes): (&str, &str, usize),
+    work: Work,
+) -> Result<(), Fail> {
+    let mut lanes: [Lane<'_>; 1] = [Box::new(|time| client.repeat(work, time))];
+    let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+    bench.report.row(Row::new(test, transport, Some(bytes), &figures[0]))
 }
 
 /// The table of one number of servers.

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! ```text
-//! value   index key 0 (30 bytes) | index key 1 | index key 2 | a counter | the rest
+//! value   index key 0 (30 bytes) | index key 1 | … | a counter | the rest
 //! ```
 //!
 //! Index keys are random, so that each new one of an object belongs elsewhere in the order. The
@@ -19,14 +19,14 @@ use super::super::measure::Sample;
 use crate::fail::Fail;
 use crate::store::Store;
 
-/// The most indexes of the table.
-pub(super) const MOST: usize = 3;
-/// The least bytes of a value: its index keys, and the counter that each write changes.
-pub(super) const LEAST: usize = MOST * KEY + 8;
+/// The most indexes of a table.
+pub(super) const MOST: usize = 10;
+/// Bytes of the counter that each write changes.
+const COUNTER: usize = 8;
 /// Number of objects of a scan, and of the multi-read beside it.
 pub(super) const SCANNED: usize = 100;
 /// The names of the indexes.
-const NAMES: [&str; MOST] = ["0", "1", "2"];
+const NAMES: [&str; MOST] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 
 /// An operation of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +51,21 @@ pub(super) enum Work {
     MultiRead(usize),
 }
 
+/// The number and the sizes of a table's objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shape {
+    pub(super) objects: u64,
+    /// Bytes of each value.
+    pub(super) size: usize,
+    /// Number of index keys in each value, at most [`MOST`].
+    pub(super) keys: usize,
+}
+
+/// Returns the least bytes of a value with this number of index keys.
+pub(super) const fn least(keys: usize) -> usize {
+    keys * KEY + COUNTER
+}
+
 /// The index keys of an object, as numbers.
 type Keys = [u64; MOST];
 
@@ -61,6 +76,8 @@ pub(super) struct Client<'c> {
     table: Table<'c>,
     /// The index keys of each object.
     keys: Vec<Keys>,
+    /// Number of index keys in each value.
+    in_value: usize,
     /// Number of indexes so far.
     indexes: usize,
     value: Vec<u8>,
@@ -69,19 +86,15 @@ pub(super) struct Client<'c> {
 }
 
 impl<'c> Client<'c> {
-    /// Makes a client of a table without indexes, and writes `objects` objects of `size` bytes.
-    pub(super) fn fill(
-        store: &'c Store,
-        table: TableId,
-        objects: u64,
-        size: usize,
-    ) -> Result<Self, Fail> {
+    /// Makes a client of a table without indexes, and writes the objects.
+    pub(super) fn fill(store: &'c Store, table: TableId, shape: Shape) -> Result<Self, Fail> {
+        let Shape { objects, size, keys: in_value } = shape;
         let table = store.raw().table_by_id(table);
         let indexed = store.raw().indexed(&table);
         let indexed = indexed.map_err(|error| store.explain_index(error, "a table"))?;
         let (rng, clock, value) = (Rng::seeded(7), Clock::new(), vec![b'v'; size]);
         let (keys, indexes) = (Vec::new(), 0);
-        let mut client = Self { store, indexed, table, keys, indexes, value, rng, clock };
+        let mut client = Self { store, indexed, table, keys, in_value, indexes, value, rng, clock };
         let window = (FILLING_BYTES / (size + 200)).clamp(1, 64) as u64;
         let (mut started, mut finished) = (0, 0);
         while finished < objects {
@@ -150,16 +163,17 @@ impl<'c> Client<'c> {
     }
 
     fn draw(&mut self) -> Keys {
-        [self.rng.u64(), self.rng.u64(), self.rng.u64()]
+        std::array::from_fn(|_| self.rng.u64())
     }
 
     /// Makes the next value of an object.
     fn set_value(&mut self, object: usize) {
-        for (bytes, number) in self.value.chunks_mut(KEY).zip(&self.keys[object]) {
+        let keys = &self.keys[object][..self.in_value];
+        for (bytes, number) in self.value.chunks_mut(KEY).zip(keys) {
             bytes.copy_from_slice(&key(*number));
         }
         let count = self.rng.u64();
-        self.value[MOST * KEY..LEAST].copy_from_slice(&count.to_be_bytes());
+        self.value[self.in_value * KEY..][..COUNTER].copy_from_slice(&count.to_be_bytes());
     }
 
     fn look_up(&mut self) -> Result<u64, Fail> {
@@ -222,8 +236,10 @@ impl<'c> Client<'c> {
     }
 
     fn scan(&mut self, count: usize) -> Result<u64, Fail> {
-        // Behind the place come more objects than one scan has, but for a tiny table.
-        let from = key(self.rng.below(u64::MAX / 10 * 9));
+        // Behind the place come at least as many objects, since their keys are random.
+        let objects = self.keys.len() as u64;
+        let before = objects.saturating_sub(2 * count as u64 + 40);
+        let from = key(if before == 0 { 0 } else { self.rng.below(u64::MAX / objects * before) });
         let before = self.clock.now();
         let mut rest = Some(IndexRange::new(&from[..]..));
         let mut found = 0;
