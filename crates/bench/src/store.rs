@@ -4,9 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, LeaderInfo, Loss, MigrationInfo, Number, Object, ServerId,
-    ServerInfo, ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version, WaitedFor,
-    node_table,
+    Client, Condition, Error, IndexError, LeaderInfo, Loss, MigrationInfo, Number, Object,
+    ServerId, ServerInfo, ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version,
+    WaitedFor, node_table,
 };
 
 use sprat::internals::transports::Options;
@@ -358,6 +358,14 @@ impl Store {
             .table_by_id(table)
             .increment_double_if(key, by, condition)
             .map_err(|error| self.explain(error, &name(key)))
+    }
+
+    /// Turns an error of a table with indexes about `what` into a failure.
+    pub fn explain_index(&self, error: IndexError, what: &str) -> Fail {
+        match error {
+            IndexError::Store(error) => self.explain(error, what),
+            other => Fail::new(format!("{what}: {other}")),
+        }
     }
 
     /// Turns an error of the library about `what` into a failure that says what to do next.

@@ -12,7 +12,8 @@ use core::task::{Context, Poll, Waker};
 use sprat_proto::Rng;
 
 use super::node::{Node, Point};
-use super::tree::{ROOT, catalog_key, index_of_node, node_key};
+use super::state::ROOT;
+use super::tree::{catalog_key, index_of_node, node_key};
 use super::*;
 use crate::client::Change as Planned;
 use crate::message::data::RejectRules;
