@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, LeaderInfo, Loss, MigrationInfo, Number, Object, ServerId,
-    ServerInfo, ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version, WaitedFor,
+    Client, Condition, Error, IndexError, LeaderInfo, Loss, MigrationInfo, Number, Object,
+    ServerId, ServerInfo, ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version,
+    WaitedFor, node_table,
 };
 
 use sprat::internals::transports::Options;
@@ -170,7 +171,13 @@ impl Store {
 
     /// Drops a table with all its objects.
     pub fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
-        self.order(name, |client| client.drop_table(name))
+        let nodes = self.ask(name, |client| Ok(node_table(client.table(name)?.id())));
+        self.order(name, |client| client.drop_table(name))?;
+        let Ok(nodes) = nodes else { return Ok(()) };
+        self.ask(&nodes, |client| match client.drop_table(&nodes) {
+            Err(Error::TableDoesntExist) => Ok(()),
+            outcome => outcome,
+        })
     }
 
     /// Returns the tablets of a table.
@@ -351,6 +358,14 @@ impl Store {
             .table_by_id(table)
             .increment_double_if(key, by, condition)
             .map_err(|error| self.explain(error, &name(key)))
+    }
+
+    /// Turns an error of a table with indexes about `what` into a failure.
+    pub fn explain_index(&self, error: IndexError, what: &str) -> Fail {
+        match error {
+            IndexError::Store(error) => self.explain(error, what),
+            other => Fail::new(format!("{what}: {other}")),
+        }
     }
 
     /// Turns an error of the library about `what` into a failure that says what to do next.

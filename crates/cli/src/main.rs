@@ -30,7 +30,9 @@ use commands::echo::Echo;
 use commands::etcd::Etcd;
 use commands::exec::Exec;
 use commands::export::Export;
+use commands::find::Find;
 use commands::import::Import;
+use commands::index::Index;
 use commands::object::{Append, Del, Get, Incr, Put, Swap, Touch};
 use commands::perf::Perf;
 use commands::ping::Ping;
@@ -106,6 +108,9 @@ enum Command {
     Append(Append),
     Transact(Transact),
     Scan(Scan),
+    #[command(subcommand)]
+    Index(Index),
+    Find(Find),
     Import(Import),
     Export(Export),
     Stats(Stats),
@@ -192,6 +197,8 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Append(args) => commands::object::append(args),
         Command::Transact(args) => commands::transact::run(args),
         Command::Scan(args) => commands::scan::run(args),
+        Command::Index(command) => commands::index::run(command),
+        Command::Find(args) => commands::find::run(args),
         Command::Import(args) => commands::import::run(args),
         Command::Export(args) => commands::export::run(args),
         Command::Stats(args) => commands::stats::run(args),
@@ -266,10 +273,10 @@ mod tests {
     /// commands.
     #[test]
     fn a_help_begins_with_a_verb() {
-        const VERBS: [&str; 23] = [
+        const VERBS: [&str; 24] = [
             "Store", "Start", "End", "Show", "Run", "Create", "Drop", "List", "Read", "Write",
             "Remove", "Add", "Give", "Measure", "Try", "Check", "Exchange", "Serve", "Open",
-            "Recover", "Split", "Merge", "Move",
+            "Recover", "Split", "Merge", "Move", "Find",
         ];
         each(&Cli::command(), "sprat", &mut |command, name| {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();

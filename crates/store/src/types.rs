@@ -16,6 +16,15 @@ pub const MAX_TRANSACTION: usize = 256;
 /// The most bytes of keys and values in a transaction.
 pub const MAX_TRANSACTION_BYTES: usize = 4 << 20;
 
+/// The most bytes of an index key.
+pub const MAX_INDEX_KEY: usize = 1024;
+
+/// The most bytes of the name of an index.
+pub const MAX_INDEX_NAME: usize = 64;
+
+/// The most indexes of a table.
+pub const MAX_INDEXES: usize = 16;
+
 /// The id of a table, never used again after the table is dropped. 0 names no table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct TableId(pub u64);

@@ -335,7 +335,7 @@ impl User {
 }
 
 /// Makes the library client of a user.
-fn connect(number: u16, target: &Target) -> Result<Client, Fail> {
+pub(super) fn connect(number: u16, target: &Target) -> Result<Client, Fail> {
     let transport = TRANSPORTS[usize::from(number) % TRANSPORTS.len()];
     let transports = (!transport.is_empty() && !target.remote).then_some(transport);
     Client::builder(&target.coordinator)

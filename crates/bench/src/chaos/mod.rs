@@ -24,6 +24,7 @@ use sprat::server::{ServerOptions, disk_bytes};
 use sprat_proto::Rng;
 use sprat_sys::tmpfs::Tmpfs;
 
+use self::bonds::{Bonds, Counts};
 use self::faults::{Attacked, Faults, Injected, Leaders};
 use self::load::{Load, Shared, Target};
 use self::network::Network;
@@ -36,6 +37,7 @@ use crate::perf::local::free_ports;
 use crate::store::Store;
 use crate::{memory, out};
 
+pub mod bonds;
 mod disks;
 mod faults;
 pub mod history;
@@ -127,7 +129,9 @@ pub struct Report {
     pub leaders_killed: u64,
     /// The number of times that etcd was started again.
     pub etcd_restarts: u64,
-    /// The reason why the run ended early, if it did.
+    /// The counts of transactions, and of operations on a table with indexes.
+    pub bonds: Counts,
+    /// The reason why the run ended early, if it did, or what was wrong with these.
     pub failed: Option<Fail>,
 }
 
@@ -189,7 +193,9 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
         rounds: 0,
         slowest_whole: Duration::ZERO,
     };
-    let failed = run.load().err();
+    let loaded = run.load();
+    let bonds = loaded.as_ref().copied().unwrap_or_default();
+    let failed = loaded.err();
     let (rounds, slowest_whole) = (run.rounds, run.slowest_whole);
     let longest_gap_ns = run.shared.longest_gap_ns();
     let leaders_killed = run.attacked.leaders.killed;
@@ -206,6 +212,7 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
         slowest_whole,
         leaders_killed,
         etcd_restarts,
+        bonds,
         failed,
     })
 }
@@ -350,9 +357,11 @@ enum Ended {
 
 impl Run<'_> {
     /// Runs load and faults to their end, and reads all objects.
-    fn load(&mut self) -> Result<(), Fail> {
+    fn load(&mut self) -> Result<Counts, Fail> {
         let begin = Instant::now();
         let mut load = Load::start(self.options.seed, &self.target, &self.shared, &self.records)?;
+        let span = self.options.servers.into();
+        let mut bonds = Bonds::start(self.options.seed, &self.target, span)?;
         let mut plan = Plan::new(
             self.options.seed,
             Shape {
@@ -368,13 +377,14 @@ impl Run<'_> {
             result = self.round(plan.round(), begin);
         }
         load.end()?;
+        let bonds = bonds.end();
         match result? {
             Ended::ByUser => Err(Fail::new("the run was interrupted")),
             Ended::Over => {
                 self.say(format_args!("calm: reading all objects"));
                 let read = load::read_all(&self.target, &self.shared, &self.records)?;
                 self.say(format_args!("{read} objects read"));
-                Ok(())
+                bonds
             }
         }
     }

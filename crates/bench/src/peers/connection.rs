@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -119,6 +120,8 @@ pub struct Connection {
     taken: usize,
     /// End of the received bytes in `input`.
     filled: usize,
+    /// The last reply in `input`, until the next turn.
+    last: Range<usize>,
     /// The tags of the requests without a reply, in order.
     tags: VecDeque<u32>,
     idle: Idle,
@@ -136,6 +139,7 @@ impl Connection {
             input: vec![0; CHUNK],
             taken: 0,
             filled: 0,
+            last: 0..0,
             tags: VecDeque::new(),
             idle: Idle::new(),
             clock: Clock::new(),
@@ -158,6 +162,34 @@ impl Connection {
             Protocol::Memcached => memcached::set(&mut self.out, key, value),
         }
         self.tags.push_back(tag);
+    }
+
+    /// Queues a write of an object and of its key to the sorted set of keys. Both replies have the
+    /// tag `tag`.
+    pub fn insert_ordered(&mut self, key: &[u8], value: &[u8], tag: u32) {
+        resp::set(&mut self.out, key, value);
+        resp::add_to_order(&mut self.out, key);
+        self.tags.extend([tag, tag]);
+    }
+
+    /// Queues a request for `count` keys of the sorted set, from `key` on. Its reply, a list, has
+    /// the tag `tag`.
+    pub fn keys_from(&mut self, key: &[u8], count: u64, tag: u32) {
+        resp::keys_from(&mut self.out, key, count);
+        self.tags.push_back(tag);
+    }
+
+    /// Queues a request that reads the objects whose keys are the elements of the last reply. Its
+    /// reply, a list, has the tag `tag`.
+    pub fn get_listed(&mut self, tag: u32) {
+        let keys: Vec<&[u8]> = resp::elements(&self.input[self.last.clone()]).flatten().collect();
+        resp::get_all(&mut self.out, &keys);
+        self.tags.push_back(tag);
+    }
+
+    /// Iterates over the elements of the last reply, a list, until the next turn.
+    pub fn elements(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        resp::elements(&self.input[self.last.clone()])
     }
 
     /// Sends what is queued and receives what has arrived. Rests if there was neither.
@@ -234,6 +266,7 @@ impl Connection {
     pub fn reply(&mut self) -> Result<Option<(u32, Reply)>, Fail> {
         let parsed = self.protocol.reply(&self.input[self.taken..self.filled]);
         let Some((reply, bytes)) = parsed.map_err(Fail::new)? else { return Ok(None) };
+        self.last = self.taken..self.taken + bytes;
         self.taken += bytes;
         match self.tags.pop_front() {
             Some(tag) => Ok(Some((tag, reply))),
@@ -277,7 +310,9 @@ mod tests {
     /// never longer than the bytes.
     #[test]
     fn no_bytes_break_the_parsers() {
-        let pieces: [&[u8]; 12] = [
+        let pieces: [&[u8]; 14] = [
+            b"*2\r\n",
+            b":",
             b"$",
             b"-1",
             b"\r\n",

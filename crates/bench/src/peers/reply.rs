@@ -9,6 +9,8 @@ pub enum Reply {
     Absent,
     /// The object is written, or the server lives.
     Done,
+    /// The reply is a list of this number of elements.
+    List(usize),
 }
 
 /// A complete reply at the beginning of received bytes, and the number of its bytes.

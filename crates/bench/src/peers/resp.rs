@@ -1,8 +1,10 @@
-//! RESP, the protocol of Redis: GET, SET and PING, as arrays of bulk strings.
+//! RESP, the protocol of Redis: GET, SET and PING, and for workload E a sorted set of keys (ZADD,
+//! ZRANGEBYLEX) and MGET, as arrays of bulk strings.
 //!
 //! ```text
 //! request   *2 CRLF $3 CRLF GET CRLF $LEN CRLF KEY CRLF
 //! reply     $LEN CRLF VALUE CRLF   ·   $-1 CRLF (absent)   ·   +OK CRLF   ·   -ERR TEXT CRLF
+//!           :NUMBER CRLF   ·   *COUNT CRLF, then as many of $LEN CRLF VALUE CRLF and $-1 CRLF
 //! ```
 
 use std::io::Write as _;
@@ -30,6 +32,27 @@ pub fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     request(out, &[b"SET", key, value]);
 }
 
+/// The sorted set that has the keys of all objects. YCSB's client has this name, too.
+const ORDER: &[u8] = b"_indices";
+
+/// Adds a request that puts a key into the sorted set of keys to `out`. All have one score, so that
+/// they are in the order of their bytes.
+pub fn add_to_order(out: &mut Vec<u8>, key: &[u8]) {
+    request(out, &[b"ZADD", ORDER, b"0", key]);
+}
+
+/// Adds a request for `count` keys of the sorted set, from `key` on, to `out`.
+pub fn keys_from(out: &mut Vec<u8>, key: &[u8], count: u64) {
+    let from = [b"[", key].concat();
+    let count = count.to_string();
+    request(out, &[b"ZRANGEBYLEX", ORDER, &from, b"+", b"LIMIT", b"0", count.as_bytes()]);
+}
+
+/// Adds a request that reads several objects to `out`.
+pub fn get_all(out: &mut Vec<u8>, keys: &[&[u8]]) {
+    request(out, &[&[&b"MGET"[..]], keys].concat());
+}
+
 /// Adds a request that asks whether the server lives to `out`.
 pub fn ping(out: &mut Vec<u8>) {
     request(out, &[b"PING"]);
@@ -45,12 +68,45 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Parsed>, String> {
     match line {
         b"$-1" => Ok(Some((Reply::Absent, end))),
         b"+OK" | b"+PONG" => Ok(Some((Reply::Done, end))),
+        [b':', digits @ ..] if number(digits).is_some() => Ok(Some((Reply::Done, end))),
+        [b'*', digits @ ..] => match number(digits) {
+            Some(count) => list(bytes, end, count),
+            None => Err(unexpected(line)),
+        },
         [b'$', digits @ ..] => match number(digits) {
             Some(length) => with_value(bytes, end, length),
             None => Err(unexpected(line)),
         },
         other => Err(unexpected(other)),
     }
+}
+
+/// Parses a list of `count` elements behind `head` bytes.
+fn list(bytes: &[u8], head: usize, count: usize) -> Result<Option<Parsed>, String> {
+    let mut end = head;
+    for _ in 0..count {
+        match parse(&bytes[end..])? {
+            Some((Reply::Value(_) | Reply::Absent, length)) => end += length,
+            Some(_) => return Err("a list in a list".to_owned()),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some((Reply::List(count), end)))
+}
+
+/// Iterates over the elements of a complete reply that is a list: the value of each, `None` if it is
+/// absent.
+pub fn elements(reply: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+    let mut rest = line(reply).map_or(&[][..], |line| &reply[line.len() + 2..]);
+    std::iter::from_fn(move || {
+        let (element, length) = parse(rest).ok()??;
+        let (bytes, behind) = rest.split_at(length);
+        rest = behind;
+        Some(match element {
+            Reply::Value(size) => bytes.get(length - 2 - size..length - 2),
+            _ => None,
+        })
+    })
 }
 
 #[cfg(test)]
@@ -72,8 +128,9 @@ mod tests {
 
     #[test]
     fn replies_are_found_one_after_the_other() {
-        let stream: &[u8] = b"$4\r\na\r\nb\r\n+OK\r\n$-1\r\n$0\r\n\r\n+PONG\r\n";
-        let expected = [Reply::Value(4), Reply::Done, Reply::Absent, Reply::Value(0), Reply::Done];
+        let stream: &[u8] = b"$4\r\na\r\nb\r\n+OK\r\n$-1\r\n$0\r\n\r\n+PONG\r\n:1\r\n";
+        let (value, done) = (Reply::Value(4), Reply::Done);
+        let expected = [value, done, Reply::Absent, Reply::Value(0), done, done];
         let mut rest = stream;
         for reply in expected {
             let (found, bytes) = parse(rest).expect("a reply").expect("all of it");
@@ -85,18 +142,38 @@ mod tests {
 
     #[test]
     fn a_cut_reply_waits_for_the_rest() {
-        let whole: &[u8] = b"$4\r\na\r\nb\r\n";
-        for cut in 0..whole.len() {
-            assert_eq!(parse(&whole[..cut]), Ok(None), "{cut}");
+        let list = b"*3\r\n$1\r\na\r\n$-1\r\n$0\r\n\r\n";
+        for (whole, reply) in [(&b"$4\r\na\r\nb\r\n"[..], Reply::Value(4)), (list, Reply::List(3))]
+        {
+            for cut in 0..whole.len() {
+                assert_eq!(parse(&whole[..cut]), Ok(None), "{cut}");
+            }
+            assert_eq!(parse(whole), Ok(Some((reply, whole.len()))));
         }
-        assert_eq!(parse(whole), Ok(Some((Reply::Value(4), whole.len()))));
+        let found: Vec<_> = elements(list).collect();
+        assert_eq!(found, [Some(&b"a"[..]), None, Some(b"")]);
+        assert_eq!(elements(b"*0\r\n").count(), 0);
+    }
+
+    #[test]
+    fn an_ordered_scan_has_two_requests() {
+        let mut out = Vec::new();
+        add_to_order(&mut out, b"user1");
+        keys_from(&mut out, b"user1", 10);
+        get_all(&mut out, &[b"user1", b"user2"]);
+        let golden: &[u8] = b"*4\r\n$4\r\nZADD\r\n$8\r\n_indices\r\n$1\r\n0\r\n$5\r\nuser1\r\n\
+            *7\r\n$11\r\nZRANGEBYLEX\r\n$8\r\n_indices\r\n$6\r\n[user1\r\n$1\r\n+\r\n\
+            $5\r\nLIMIT\r\n$1\r\n0\r\n$2\r\n10\r\n\
+            *3\r\n$4\r\nMGET\r\n$5\r\nuser1\r\n$5\r\nuser2\r\n";
+        assert_eq!(out, golden);
     }
 
     #[test]
     fn errors_and_other_bytes_are_reported() {
         let error = parse(b"-OOM command not allowed\r\n").expect_err("an error");
         assert!(error.contains("OOM"), "{error}");
-        for bytes in [&b":1\r\n"[..], b"$x\r\n", b"$2\r\nabcd", b"$18446744073709551615\r\n\r\n"] {
+        let long = b"$18446744073709551615\r\n\r\n";
+        for bytes in [&b":x\r\n"[..], b"$x\r\n", b"$2\r\nabcd", long, b"*1\r\n+OK\r\n"] {
             assert!(parse(bytes).is_err(), "{bytes:?}");
         }
     }

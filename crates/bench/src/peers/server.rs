@@ -53,6 +53,12 @@ impl Peer {
         }
     }
 
+    /// True if the peer can read objects in the order of their keys.
+    #[must_use]
+    pub const fn scans(self) -> bool {
+        matches!(self, Self::Redis | Self::RedisUnix)
+    }
+
     const fn unix(self) -> bool {
         matches!(self, Self::RedisUnix | Self::MemcachedUnix)
     }

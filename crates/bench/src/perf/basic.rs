@@ -22,7 +22,7 @@ use crate::store::Store;
 use crate::{memory, out};
 
 /// Bytes of an object's key.
-const KEY: usize = 30;
+pub(super) const KEY: usize = 30;
 /// Bytes of a read request before its key, of a write request before its key, and of a reply before
 /// its value.
 const HEADS: [usize; 3] = [32, 60, 12];

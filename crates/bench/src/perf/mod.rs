@@ -20,6 +20,7 @@ pub mod echo;
 mod failover;
 mod html;
 mod idle;
+mod index;
 pub(crate) mod lanes;
 mod loaded;
 pub mod local;
@@ -103,6 +104,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::MultiRead => multi::run(&mut bench, basic::Kind::Reads)?,
             Test::MultiWrite => multi::run(&mut bench, basic::Kind::Writes)?,
             Test::Transaction => transaction::run(&mut bench)?,
+            Test::Index => index::run(&mut bench)?,
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Clients => clients::run(&mut bench)?,
             Test::Ycsb => ycsb::run(&mut bench)?,

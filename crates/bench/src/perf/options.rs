@@ -30,6 +30,8 @@ pub enum Test {
     MultiWrite,
     /// Measures commits of transactions, by the number of objects and of servers.
     Transaction,
+    /// Measures look-ups, indexed writes and ordered scans, and the creation of indexes.
+    Index,
     /// Measures the latency of reads at several offered loads.
     Loaded,
     /// Measures reads and writes from many clients at the same time.
@@ -75,6 +77,7 @@ impl Test {
             Self::MultiRead => "multi-read",
             Self::MultiWrite => "multi-write",
             Self::Transaction => "transaction",
+            Self::Index => "index",
             Self::Loaded => "loaded",
             Self::Clients => "clients",
             Self::Ycsb => "ycsb",
@@ -103,6 +106,7 @@ impl Test {
                 | Self::Failover
                 | Self::Overwrite
                 | Self::Transaction
+                | Self::Index
                 | Self::Recovery
                 | Self::Migration
                 | Self::Restart

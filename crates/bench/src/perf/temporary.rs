@@ -18,10 +18,19 @@ pub(crate) struct Temporary {
 impl Temporary {
     /// Creates the table. `what` is a part of its name.
     pub(crate) fn create(bench: &mut Bench, what: &str) -> Result<(Self, Store, TableId), Fail> {
+        Self::over(bench, what, 1)
+    }
+
+    /// Creates the table with this number of tablets. `what` is a part of its name.
+    pub(crate) fn over(
+        bench: &mut Bench,
+        what: &str,
+        tablets: u32,
+    ) -> Result<(Self, Store, TableId), Fail> {
         let name = format!("perf-{}-{what}", std::process::id());
         let (coordinator, own) = (bench.coordinator()?, bench.local.own()?);
         let mut store = bench.store(&[])?;
-        let table = store.create_table(&name, 1)?;
+        let table = store.create_table(&name, tablets)?;
         Ok((Self { coordinator, own, name }, store, table))
     }
 

@@ -84,6 +84,12 @@ impl Workload {
         self.mix().insert > 0
     }
 
+    /// True if the workload reads records in the order of their keys.
+    #[must_use]
+    pub const fn scans(self) -> bool {
+        self.mix().scan > 0
+    }
+
     /// Returns the percentages of the workload. What is left of 100 are read-modify-writes.
     const fn mix(self) -> Mix {
         let (read, update, insert, scan) = match self {

@@ -249,12 +249,19 @@ fn human_text(options: &Options, report: &Report, left_out: &[Kind]) -> String {
     };
     let ms = |ns: u64| out::micros(ns as f64 / 1e3);
     let next = &summary.to_answer_ns;
+    let bonds = report.bonds;
     format!(
-        "{}{coordinators}{}longest time without any answer: {}; slowest answer: {}\n\
+        "{}{coordinators}{}{} transfers and {} audits of a bank, {} changes and {} look-ups by \
+         indexes, {} of them without an answer\nlongest time without any answer: {}; slowest answer: {}\n\
          from a fault to the next answer: median {}, at most {}\n\
          {} rounds of faults; whole again after at most {:.1} s\n",
         columns.text(),
         operations(summary),
+        bonds.transfers,
+        bonds.audits,
+        bonds.changes,
+        bonds.look_ups,
+        bonds.unanswered,
         ms(report.longest_gap_ns),
         ms(summary.slowest_ns),
         ms(next.get(next.len() / 2).copied().unwrap_or(0)),
@@ -272,12 +279,14 @@ fn times(count: u64) -> String {
 fn machine_text(options: &Options, report: &Report, left_out: &[Kind]) -> String {
     let summary = &report.summary;
     let [ok, failed, unknown] = summary.operations;
-    let next = &summary.to_answer_ns;
+    let (next, bonds) = (&summary.to_answer_ns, report.bonds);
     let object = json!({
         "seed": options.seed, "good": report.is_good(), "linearizable": summary.violation.is_none(),
         "violation": summary.violation, "failed": report.failed.as_ref().map(ToString::to_string),
         "operations": {"ok": ok, "failed": failed, "unknown": unknown},
         "objects": summary.objects, "causes": summary.causes, "faults": summary.faults,
+        "transfers": bonds.transfers, "audits": bonds.audits, "changes": bonds.changes,
+        "look_ups": bonds.look_ups, "bonds_unanswered": bonds.unanswered,
         "left_out": left_out.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
         "rounds": report.rounds, "coordinators": options.coordinators,
         "leaders_killed": report.leaders_killed, "etcd_restarts": report.etcd_restarts,

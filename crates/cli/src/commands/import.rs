@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::index;
 use crate::options::{Cluster, SPANS};
 use crate::progress::Progress;
 use crate::records::{self, Bad, Format, Next, Reader, Record};
@@ -66,6 +67,7 @@ pub(crate) fn run(args: &Import) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let to = args.file.table()?;
     let table = if args.create { store.create_table(to, args.span)? } else { store.table(to)? };
+    index::none(&store, table)?;
     let counts = file(&args.file, input, args.skip_bad, &mut sink(&mut store, table))?;
     say(counts, to)
 }

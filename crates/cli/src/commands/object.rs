@@ -10,10 +10,12 @@ use clap::Args;
 use serde_json::{Map, Value};
 use sprat::kv::{Condition, MAX_VALUE, Version, double_text};
 
+use super::index;
 use crate::options::Cluster;
 use crate::records::json_member;
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
+use sprat_bench::text::name;
 
 /// Read an object, and write its bytes to standard output.
 ///
@@ -286,9 +288,16 @@ pub(crate) fn put(args: &Put) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
     let (key, condition) = (args.key.as_bytes(), condition(&args.only));
-    let version = match args.expires {
-        Some(lifetime) => store.write_expiring(table, key, &value, lifetime, condition)?,
-        None => store.write(table, key, &value, condition)?,
+    let indexed = index::of(&store, table)?;
+    let version = match (args.expires, indexed) {
+        (Some(lifetime), Some(indexed)) => indexed
+            .put_expiring_if(key, &value, lifetime, condition)
+            .map_err(|error| index::explain(&store, error, &name(key)))?,
+        (None, Some(indexed)) => indexed
+            .put_if(key, &value, condition)
+            .map_err(|error| index::explain(&store, error, &name(key)))?,
+        (Some(lifetime), None) => store.write_expiring(table, key, &value, lifetime, condition)?,
+        (None, None) => store.write(table, key, &value, condition)?,
     };
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
 }
@@ -298,6 +307,7 @@ pub(crate) fn swap(args: &Swap) -> Result<(), Fail> {
     let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
+    index::none(&store, table)?;
     let (key, condition) = (args.key.as_bytes(), condition(&args.only));
     let (version, before) = store.swap(table, key, &value, args.expires, condition)?;
     if args.json {
@@ -324,6 +334,7 @@ pub(crate) fn append(args: &Append) -> Result<(), Fail> {
     let bytes = if args.bytes == "-" { standard_input()? } else { args.bytes.as_bytes().to_vec() };
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
+    index::none(&store, table)?;
     let length = store.append(table, args.key.as_bytes(), &bytes, condition(&args.only))?;
     if args.json {
         return print_json([number("length", length.value), number("version", length.version.0)]);
@@ -336,7 +347,13 @@ pub(crate) fn del(args: &Del) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
     let condition = version_is(args.if_version).unwrap_or_else(Condition::if_exists);
-    let version = store.remove(table, args.key.as_bytes(), condition)?;
+    let key = args.key.as_bytes();
+    let version = match index::of(&store, table)? {
+        Some(indexed) => indexed
+            .remove_if(key, condition)
+            .map_err(|error| index::explain(&store, error, &name(key)))?,
+        None => store.remove(table, key, condition)?,
+    };
     if args.json {
         print_json([number("version", version.map_or(0, |version| version.0))])
     } else {
@@ -348,6 +365,7 @@ pub(crate) fn del(args: &Del) -> Result<(), Fail> {
 pub(crate) fn incr(args: &Incr) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
+    index::none(&store, table)?;
     let (key, condition) = (args.key.as_bytes(), condition(&args.only));
     let (sum, text, version) = match args.float {
         None => {

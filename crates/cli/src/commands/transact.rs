@@ -8,7 +8,7 @@
 //! A line is one command. Blanks separate its words; quotes keep them together. The commands are
 //! read to the end before the first one is executed, and results are written after the commit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
 
+use super::index;
 use crate::options::Cluster;
 use crate::records::json_member;
 
@@ -109,6 +110,10 @@ pub(crate) fn run(args: &Transact) -> Result<(), Fail> {
             tables.insert(line.table.clone(), store.table(&line.table)?);
         }
     }
+    let changed =
+        lines.iter().filter(|line| matches!(line.action, Action::Put(_) | Action::Remove));
+    let changed: HashSet<TableId> = changed.map(|line| tables[&line.table]).collect();
+    changed.into_iter().try_for_each(|table| index::none(&store, table))?;
     let mut executed = Executed::default();
     let mut at = 0;
     let body = |transaction: &mut Transaction<'_>| {

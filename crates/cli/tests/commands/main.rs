@@ -12,6 +12,7 @@ mod etcd;
 mod failures;
 mod files;
 mod help;
+mod index;
 mod objects;
 mod pages;
 mod porcupine;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sprat_store::client::{Answer, Error, TabletInfo};
+use sprat_store::client::{Answer, Error, Page, TabletInfo};
 use sprat_store::types::{Lifetime, Version};
 
 use super::machine::{Outcome, unexpected};
@@ -76,6 +76,13 @@ pub(super) fn swapped(outcome: Outcome) -> Result<(Version, Option<Object>), Err
 pub(super) fn tablets(outcome: Outcome) -> Result<Vec<TabletInfo>, Error> {
     match outcome? {
         Answer::Tablets(tablets) => Ok(tablets),
+        other => unexpected(&other),
+    }
+}
+
+pub(super) fn page(outcome: Outcome) -> Result<Page<'static>, Error> {
+    match outcome? {
+        Answer::Page(page) => Ok(page),
         other => unexpected(&other),
     }
 }

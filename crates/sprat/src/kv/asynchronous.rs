@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use sprat_proto::Instant;
 use sprat_store::client::{
-    Client as Machine, Error, MigrationInfo, Op, Parts, ServerInfo, TableInfo, TableOptions,
-    TabletInfo,
+    Client as Machine, Cursor, Error, MigrationInfo, Op, Page, Parts, ServerInfo, TableInfo,
+    TableOptions, TabletInfo,
 };
 use sprat_store::types::{TableId, Version};
 
 use super::answers::{
-    expiring_or_none, integer, length, object_or_none, removed, swapped, tablets, version,
+    expiring_or_none, integer, length, object_or_none, page, removed, swapped, tablets, version,
 };
 use super::client::{Builder, Client, migration, migrations, servers, table_id, tables};
 use super::condition::Condition;
@@ -309,6 +309,16 @@ impl AsyncTable {
     pub fn tablets(&self) -> Operation<Vec<TabletInfo>> {
         let id = self.id;
         self.client.start(move |machine, deadline| machine.list_tablets(id, deadline), tablets)
+    }
+
+    /// Reads some of the table's objects, from `cursor` on ([`Cursor::default`] at the start).
+    /// [`Page::next`] is the cursor of the next page.
+    ///
+    /// # Errors
+    /// Those of [`Table::page`](super::Table::page).
+    pub fn page(&self, cursor: Cursor) -> Operation<Page<'static>> {
+        let id = self.id;
+        self.client.start(move |machine, deadline| machine.enumerate(id, cursor, deadline), page)
     }
 
     /// Reads an object. Returns `None` if there is none.

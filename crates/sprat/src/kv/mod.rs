@@ -48,6 +48,8 @@ mod asynchronous;
 mod client;
 mod condition;
 mod draft;
+mod indexed;
+mod indexed_async;
 mod machine;
 mod multi;
 mod object;
@@ -64,6 +66,10 @@ pub use sprat_store::client::{
     ServerInfo, TableInfo, TableOptions, TabletInfo, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;
+pub use sprat_store::index::{
+    Building, Definition, Error as IndexError, Found, Page as IndexPage, Range as IndexRange,
+    Source, node_table, pack, unpack,
+};
 pub use sprat_store::message::control::{ServerState, TabletState};
 pub use sprat_store::message::migration::MigrationState;
 pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRange};
@@ -71,8 +77,8 @@ pub use sprat_store::objects::number::double_text;
 pub use sprat_store::objects::segment::SegmentId;
 pub use sprat_store::site::{OwnedSite, Role};
 pub use sprat_store::types::{
-    MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE, ServerId, TableId,
-    Version,
+    MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES, MAX_KEY, MAX_PARTS, MAX_TRANSACTION,
+    MAX_TRANSACTION_BYTES, MAX_VALUE, ServerId, TableId, Version,
 };
 
 pub use asynchronous::{AsyncClient, AsyncTable};
@@ -80,6 +86,8 @@ pub use client::{Builder, Client};
 pub use condition::Condition;
 #[doc(hidden)]
 pub use draft::Draft;
+pub use indexed::{IndexScan, IndexedTable};
+pub use indexed_async::AsyncIndexedTable;
 pub use machine::Outcome;
 pub use multi::Part;
 pub use object::{Committed, MAX_LIFETIME, Number, Object};

@@ -8,7 +8,8 @@ use sprat_store::client::{Answer, Cursor, Error, Page, TabletInfo};
 use sprat_store::types::{TableId, Version};
 
 use super::answers::{
-    expiring_or_none, found, integer, length, object_or_none, removed, swapped, tablets, version,
+    self, expiring_or_none, found, integer, length, object_or_none, removed, swapped, tablets,
+    version,
 };
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
@@ -531,10 +532,9 @@ impl<'c> Table<'c> {
     /// # Errors
     /// [`Error::TabletLost`], and errors of the network.
     pub fn page(&self, cursor: Cursor) -> Result<Page<'static>, Error> {
-        match self.shared.ask(|client, deadline| client.enumerate(self.id, cursor, deadline))? {
-            Answer::Page(page) => Ok(page),
-            other => unexpected(&other),
-        }
+        answers::page(
+            self.shared.ask(|client, deadline| client.enumerate(self.id, cursor, deadline)),
+        )
     }
 }
 

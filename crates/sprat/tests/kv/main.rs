@@ -1,6 +1,7 @@
 //! Tests of the module `kv` over every transport: a coordinator and servers in threads of this
 //! process.
 
+mod indexes;
 mod transactions;
 mod validation;
 

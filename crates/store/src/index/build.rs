@@ -13,16 +13,16 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::definition::{Catalog, MAX_INDEX_KEY, Source};
+use super::definition::{Catalog, Source};
 use super::error::Error;
 use super::node::{OwnedPoint, Point, emit};
-use super::state::{COPIES, Copied, State};
-use super::tree::{ABSENT, Edits, ROOT, catalog_key, index_of_node, node_key, unchanged};
+use super::state::{COPIES, Copied, ROOT, State};
+use super::tree::{ABSENT, Edits, catalog_key, index_of_node, node_key, unchanged};
 use super::{Indexes, Listed, Objects};
 use crate::client::{self, Change, Cursor, TransactionPart};
 use crate::message::Status;
 use crate::message::data::RejectRules;
-use crate::types::{TableId, Version};
+use crate::types::{MAX_INDEX_KEY, TableId, Version};
 
 /// The most objects whose entries one transaction adds.
 const BATCH: usize = 64;
@@ -277,8 +277,8 @@ impl<O: Objects> Indexes<'_, O> {
         if copies.len() == usize::from(COPIES) { Ok(copies) } else { Err(Error::Damaged) }
     }
 
-    /// Writes all copies of the catalog, if they are as they were read, with another object. Returns
-    /// false after a conflict.
+    /// Writes all copies of the catalog, if they are as they were read, with another object.
+    /// Returns false after a conflict.
     async fn write_catalog(
         &self,
         copies: &[Copied],

@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 
-use super::definition::{Catalog, Definition, MAX_INDEX_KEY};
+use super::definition::{Catalog, Definition};
 use super::error::Error;
 use super::node::{OwnedPoint, Point};
 use super::state::State;
@@ -19,7 +19,7 @@ use super::{Indexes, Objects, Seen};
 use crate::client::{self, TransactionPart};
 use crate::message::Status;
 use crate::message::data::RejectRules;
-use crate::types::{Lifetime, TableId, Version};
+use crate::types::{Lifetime, MAX_INDEX_KEY, TableId, Version};
 
 /// The number of indexes without a root that a change may meet, one after the other: they were
 /// dropped. One more is damage.

@@ -15,21 +15,17 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::error::Error;
+use crate::types::{MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES};
 
-/// The most bytes of an index key.
-pub const MAX_INDEX_KEY: usize = 1024;
-/// The most indexes of a table.
-pub const MAX_INDEXES: usize = 16;
-/// The most bytes of the name of an index.
-pub const MAX_INDEX_NAME: usize = 64;
 /// The usual size of a node in bytes: the read of one fits into a frame of Ethernet.
 pub const NODE_BYTES: u32 = 1300;
 
 const FORMAT: u8 = 1;
 
-/// The part of an object that is its key in an index.
+/// The part of an object that is its key in an index. Its text counts fields and keys from 1 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Source {
@@ -55,6 +51,20 @@ pub enum Source {
         /// The number of the key, from 0 on.
         number: u32,
     },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Key => f.write_str("own key"),
+            Self::Bytes { at, len } => write!(f, "bytes {at}:{len}"),
+            Self::Field { number, separator } => {
+                let number = u64::from(number) + 1;
+                write!(f, "field {number} by '{}'", separator.escape_ascii())
+            }
+            Self::Packed { number } => write!(f, "packed key {}", u64::from(number) + 1),
+        }
+    }
 }
 
 impl Source {

@@ -2,8 +2,8 @@
 
 use alloc::string::String;
 
-use super::definition::{MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES};
 use crate::client;
+use crate::types::{MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES};
 
 /// The reason why an operation on a table with indexes failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

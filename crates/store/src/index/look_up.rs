@@ -3,19 +3,23 @@
 //! ```text
 //!  a leaf ─► its entries in the range ─► their objects, all at once ─► those that have the key
 //! ```
+//!
+//! A look-up that wants more objects than a leaf has reads the next leaves at the same time, as far
+//! as the client keeps their parent.
 
 use alloc::vec::Vec;
+use core::iter;
 use core::ops::{Bound, RangeBounds};
 
 use super::definition::Catalog;
 use super::error::Error;
-use super::node::{OwnedPoint, Point};
+use super::node::{Node, OwnedPoint, Point};
 use super::state::State;
-use super::tree::catalog_key;
+use super::tree::{Read, catalog_key};
 use super::{Indexes, Objects, Seen};
 use crate::types::{TableId, Version};
 
-/// The most objects of a page: those of one leaf, usually less.
+/// The most objects of a page.
 const MOST: usize = 1024;
 
 /// A range of index keys, and the position of a scan in it.
@@ -58,6 +62,36 @@ impl Range {
 
     fn is_behind(&self, point: Point<'_>) -> bool {
         self.to.as_ref().is_some_and(|to| to.point() <= point)
+    }
+
+    /// Adds the points of leaves in the range to `points`, at most `most` in all. The leaves follow
+    /// each other, unless one was split or merged while they were read. Returns the point where the
+    /// rest of the range begins.
+    fn points<'a>(
+        &self,
+        nodes: impl Iterator<Item = Node<'a>>,
+        points: &mut Vec<Point<'a>>,
+        most: usize,
+    ) -> Option<OwnedPoint> {
+        let mut at = None;
+        for node in nodes {
+            if at.is_some_and(|at| at != node.start) {
+                break;
+            }
+            let first = node.before(self.from.point());
+            let behind = (first..node.len()).find(|&i| self.is_behind(node.entry(i).point));
+            let last = behind.unwrap_or(node.len());
+            let end = last.min(first + most - points.len());
+            points.extend((first..end).map(|i| node.entry(i).point));
+            if end < last {
+                return points.last().map(|last| last.to_owned().next());
+            }
+            at = node.end.filter(|end| behind.is_none() && !self.is_behind(*end));
+            if at.is_none() || points.len() == most {
+                break;
+            }
+        }
+        at.map(Point::to_owned)
     }
 }
 
@@ -111,28 +145,26 @@ impl<O: Objects> Indexes<'_, O> {
         if !index.is_ready {
             return Err(Error::Unready(name.into()));
         }
+        // A caller that names no number takes a leaf at a time.
+        let ahead = if most <= MOST { most } else { 0 };
         let most = most.min(MOST);
         if most == 0 || range.is_behind(range.from.point()) {
             return Ok(Page { found: Vec::new(), rest: Some(range.clone()).filter(|_| most == 0) });
         }
         let from = range.from.point();
+        let mut starts = self.objects.state(|state| state.leaves_behind(index, from, ahead));
+        starts.retain(|start| !range.is_behind(start.point()));
+        let starts = starts.iter().map(OwnedPoint::point);
+        let starts: Vec<_> =
+            iter::once(from).chain(starts).map(|point| (index.number, point)).collect();
         let copy = catalog_key(self.copy());
-        let (leaves, seen) = self.leaves(&[(index.number, from)], &[(self.nodes, &copy)]).await?;
+        let (leaves, seen) = self.leaves(&starts, &[(self.nodes, &copy)]).await?;
         if !self.has_index(index.number, copied.1, seen.into_iter().next().flatten())? {
             return Err(Error::NoIndex(name.into()));
         }
-        let leaf = leaves.first().ok_or(Error::Damaged)?;
-        let node = leaf.node()?;
-        let first = node.before(from);
-        let behind = (first..node.len()).find(|&i| range.is_behind(node.entry(i).point));
-        let last = behind.unwrap_or(node.len());
-        let points: Vec<Point<'_>> =
-            (first..last).take(most).map(|i| node.entry(i).point).collect();
-        let rest = if first + points.len() < last {
-            points.last().map(|last| last.to_owned().next())
-        } else {
-            node.end.filter(|end| behind.is_none() && !range.is_behind(*end)).map(Point::to_owned)
-        };
+        let nodes = leaves.iter().map(Read::node).collect::<Result<Vec<_>, Error>>()?;
+        let mut points: Vec<Point<'_>> = Vec::new();
+        let rest = range.points(nodes.into_iter(), &mut points, most);
         let rest = rest.map(|from| Range { from, to: range.to.clone() });
         let keys: Vec<(TableId, &[u8])> =
             points.iter().map(|point| (self.table, point.object)).collect();

@@ -44,9 +44,7 @@ use alloc::vec::Vec;
 
 pub use build::Building;
 pub use change::Change;
-pub use definition::{
-    Definition, MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES, NODE_BYTES, Source, pack, unpack,
-};
+pub use definition::{Definition, NODE_BYTES, Source, pack, unpack};
 pub use error::Error;
 pub use look_up::{Found, Page, Range};
 pub use state::State;
@@ -98,6 +96,14 @@ pub trait Objects {
 
     /// Calls `f` with what the client keeps of the table's indexes. No operation runs meanwhile.
     fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R;
+}
+
+/// Returns true if these bytes are an intact catalog or node.
+#[must_use]
+pub fn is_intact(bytes: &[u8]) -> bool {
+    let node = node::Node::parse(bytes);
+    let has_entries = node.is_some_and(|node| node.entries().count() == node.len());
+    has_entries || definition::Catalog::parse(bytes).is_some_and(|it| it.bytes() == bytes)
 }
 
 /// The indexes of one table.

@@ -119,6 +119,23 @@ pub(super) struct Node<'a> {
 impl<'a> Node<'a> {
     /// Parses a node. `None` means that it is malformed.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let node = Self::known(bytes)?;
+        let (count, level) = (node.count, node.level);
+        let ranged = node.start.len() + node.end.map_or(0, Point::len);
+        let mut expected = HEAD + count * OFFSET + ranged;
+        for i in 0..count {
+            if node.offset(i) != expected {
+                return None;
+            }
+            let child = if level > 0 { CHILD } else { 0 };
+            expected += child + Point::parse(bytes.get(expected + child..)?)?.len();
+        }
+        (expected == bytes.len() && (level == 0 || count > 0)).then_some(node)
+    }
+
+    /// Returns the node of bytes that were parsed before, and reads only the parts before the
+    /// entries. Of other bytes, the entries may be any. `None` means that it is malformed.
+    pub(super) fn known(bytes: &'a [u8]) -> Option<Self> {
         let &[level, has_end, a, b] = bytes.first_chunk()?;
         let count = usize::from(u16::from_be_bytes([a, b]));
         let start = Point::parse(bytes.get(HEAD + count * OFFSET..)?)?;
@@ -128,16 +145,7 @@ impl<'a> Node<'a> {
             Some(end) => Some(end?),
             None => None,
         };
-        let node = Self { bytes, count, level, start, end };
-        let mut expected = at + end.map_or(0, Point::len);
-        for i in 0..count {
-            if node.offset(i) != expected {
-                return None;
-            }
-            let child = if level > 0 { CHILD } else { 0 };
-            expected += child + Point::parse(bytes.get(expected + child..)?)?.len();
-        }
-        (expected == bytes.len() && (level == 0 || count > 0)).then_some(node)
+        Some(Self { bytes, count, level, start, end })
     }
 
     /// Returns the number of entries.
@@ -217,12 +225,12 @@ impl<'a> Node<'a> {
     /// Returns the place of the first entry of the second half: the halves have about as many
     /// bytes, or the second has one entry if new points come behind all others.
     pub(super) fn middle(&self, new: Point<'_>) -> usize {
-        let last = self.count.saturating_sub(1);
-        if self.end.is_none() && self.count > 0 && self.entry(last).point < new {
-            return last.max(1);
+        let last = self.count.saturating_sub(1).max(1);
+        if self.end.is_none() && self.count > 1 && self.entry(last).point < new {
+            return last;
         }
         let half = self.bytes.len().midpoint(self.offset(0).min(self.bytes.len()));
-        (1..last.max(1)).find(|&i| self.offset(i) >= half).unwrap_or(last.max(1))
+        (1..last).find(|&i| self.offset(i) >= half).unwrap_or(last)
     }
 
     /// Returns the entries from one place up to another one, as a node of the same level.

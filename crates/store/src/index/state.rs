@@ -1,13 +1,15 @@
-//! What a client keeps of the indexes of a table: the catalog, and nodes above the leaves.
+//! The state that a client keeps of the indexes of a table: the catalog, and the nodes above the
+//! leaves.
 //!
-//! Invariant: all of it may be out of date. Whoever uses it finds that out by a read or a commit.
+//! Invariant: all of it may be out of date. A read or a commit finds that out.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use super::definition::Catalog;
+use super::definition::{Catalog, Definition};
+use super::node::{Node, OwnedPoint, Point};
 use crate::types::Version;
 
 /// The number of copies of the catalog. Each client checks one of them, so that they share the
@@ -16,6 +18,12 @@ pub(super) const COPIES: u8 = 8;
 /// The most nodes that a client keeps, of [`super::NODE_BYTES`] usually.
 const MOST: usize = 4096;
 
+/// The most leaves that a look-up reads ahead.
+const MOST_AHEAD: usize = 31;
+
+/// The id of the root of each index.
+pub(super) const ROOT: u64 = 0;
+
 /// The place of a node: the number of its index, and its id.
 pub(super) type NodeId = (u8, u64);
 
@@ -23,7 +31,7 @@ pub(super) type NodeId = (u8, u64);
 /// exist.
 pub(super) type Copied = (Arc<Catalog>, Version);
 
-/// What a client keeps of the indexes of a table.
+/// The state that a client keeps of the indexes of a table.
 #[derive(Debug, Default)]
 pub struct State {
     /// The copy of the catalog that the client uses.
@@ -52,5 +60,39 @@ impl State {
 
     pub(super) fn forget(&mut self, id: NodeId) {
         self.nodes.remove(&id);
+    }
+
+    /// Returns the starts of the leaves behind that of a point, below the same parent, if the
+    /// client keeps that: so many that together they have about `most` entries.
+    pub(super) fn leaves_behind(
+        &self,
+        index: &Definition,
+        point: Point<'_>,
+        most: usize,
+    ) -> Vec<OwnedPoint> {
+        let (mut starts, mut id, mut level) = (Vec::new(), ROOT, u8::MAX);
+        while let Some(bytes) = self.nodes.get(&(index.number, id))
+            && let Some(node) = Node::known(bytes)
+            && node.level < level
+        {
+            level = node.level;
+            let at = node.child_of(point);
+            if level > 1 {
+                id = node.entry(at).child;
+                continue;
+            }
+            let points = (at + 1..node.len()).map(|i| node.entry(i).point);
+            // Leaves are about two thirds full.
+            let mut entries = 0;
+            for start in points.take(MOST_AHEAD) {
+                entries += (index.node_bytes as usize * 2 / 3 / start.entry_len()).max(1);
+                if entries >= most {
+                    break;
+                }
+                starts.push(start.to_owned());
+            }
+            break;
+        }
+        starts
     }
 }

@@ -12,10 +12,12 @@ use core::task::{Context, Poll, Waker};
 use sprat_proto::Rng;
 
 use super::node::{Node, Point};
-use super::tree::{ROOT, catalog_key, index_of_node, node_key};
+use super::state::ROOT;
+use super::tree::{catalog_key, index_of_node, node_key};
 use super::*;
 use crate::client::Change as Planned;
 use crate::message::data::RejectRules;
+use crate::types::MAX_INDEX_KEY;
 
 const TABLE: TableId = TableId(3);
 const NODES: TableId = TableId(4);

@@ -5,23 +5,21 @@
 //!                     a         a, b                             a, b         a
 //! ```
 //!
-//! Invariant: each split or merge is one transaction, which leaves a whole tree. It has its own version of
-//! each node that it changes.
+//! Invariant: each split or merge is one transaction, which leaves a whole tree. It commits only if
+//! the nodes that it changes are as they were read.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::error::Error;
 use super::node::{Entry, Node, OwnedPoint, Point, emit};
-use super::state::{COPIES, Copied, NodeId, State};
+use super::state::{COPIES, Copied, NodeId, ROOT, State};
 use super::{Indexes, Objects, Seen};
 use crate::client::{self, Change, TransactionPart};
 use crate::index::definition::Catalog;
 use crate::message::data::RejectRules;
 use crate::types::{TableId, Version};
 
-/// The id of the root of each index.
-pub(super) const ROOT: u64 = 0;
 /// The number of times that a client goes from the root again before it pauses in between.
 const HASTY: u32 = 3;
 
@@ -68,7 +66,7 @@ pub(super) fn catalog_key(copy: u8) -> [u8; 2] {
     [b'c', copy]
 }
 
-/// A node that was read.
+/// A node that was read, and parsed then.
 #[derive(Clone, Debug)]
 pub(super) struct Read {
     pub(super) id: NodeId,
@@ -78,7 +76,7 @@ pub(super) struct Read {
 
 impl Read {
     pub(super) fn node(&self) -> Result<Node<'_>, Error> {
-        Node::parse(&self.bytes).ok_or(Error::Damaged)
+        Node::known(&self.bytes).ok_or(Error::Damaged)
     }
 
     /// Returns the part of a transaction that writes the node, which is as it was read.
@@ -166,7 +164,7 @@ impl<O: Objects> Indexes<'_, O> {
             self.objects.state(|state| {
                 for way in ways.iter_mut().filter(|way| way.leaf.is_none()) {
                     while let Some(bytes) = state.node(way.id())
-                        && Node::parse(&bytes).is_some_and(|node| way.pass(&node))
+                        && Node::known(&bytes).is_some_and(|node| way.pass(&node))
                     {
                     }
                 }
@@ -230,14 +228,13 @@ impl<O: Objects> Indexes<'_, O> {
             let id = way.id();
             let read = self.objects.read(&[(self.nodes, &node_key(id))]).await?;
             let Some(Some((version, bytes))) = read.into_iter().next() else { return Ok(None) };
-            let read = Read { id, version, bytes };
-            let node = read.node()?;
+            let node = Node::parse(&bytes).ok_or(Error::Damaged)?;
             let is_leaf = node.level == 0;
             if !(if is_leaf { node.contains(point) } else { way.pass(&node) }) {
                 return Ok(None);
             }
             self.objects.state(|state| state.forget(id));
-            path.push(read);
+            path.push(Read { id, version, bytes });
             if is_leaf {
                 return Ok(Some(path));
             }
@@ -354,6 +351,7 @@ impl<O: Objects> Indexes<'_, O> {
             if bytes.len() + read.bytes.len() > most && node.len() > 0 {
                 return Ok(false);
             }
+            Node::parse(&bytes).ok_or(Error::Damaged)?;
             let other = Read { id, version, bytes };
             let (first, second) = if at > 0 { (&other, read) } else { (read, &other) };
             let (left, right) = (first.node()?, second.node()?);

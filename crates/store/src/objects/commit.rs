@@ -55,53 +55,53 @@ impl Item<'_> {
         RecordKey { hash: self.hash, lease, rpc }
     }
 
-    fn access(&self) -> Access {
+    /// Returns the access to the object that the part needs.
+    #[must_use]
+    pub fn access(&self) -> Access {
         if self.planned == Planned::Check { Access::Keep } else { Access::Change }
     }
 }
 
-/// The reason why a part cannot be executed: the verdict, and the version of the object.
-type Why = (Status, Version);
-
 /// A part of a commit: what is written for it.
 struct Step<'a> {
+    /// The object that is replaced or removed, if there is one.
+    before: Option<Before>,
     /// The new version of the object, or the version that is removed or was checked.
     version: Version,
-    older: Span,
-    /// The length of the object that is replaced or removed, 0 if there is none.
-    old_len: usize,
     /// The planned change, as a write of bytes, a removal of what exists, or nothing.
     planned: Planned<'a>,
     /// The length of the entry and its record.
     len: usize,
 }
 
-impl Memory {
-    /// Checks that an object, which has not expired, is as a transaction needs it, and that no lock
-    /// keeps the transaction from it.
-    ///
-    /// # Errors
-    /// The verdict and the version of the object.
-    pub fn check(
-        &self,
-        (table, hash, key): (TableId, KeyHash, &[u8]),
-        rules: RejectRules,
-        access: Access,
-    ) -> Result<(), Why> {
-        let found = self.find(table, hash, key).map(|(_, at)| self.log.object(at));
-        let version = found.map_or(Version(0), |object| object.version);
-        if self.transactions.is_locked(table, hash, access) {
-            return Err((Status::Locked, version));
-        }
-        rules.check(version).map_err(|why| (why, version))
+impl Step<'_> {
+    /// Returns the span of the segments that have older versions of the object.
+    fn older(&self) -> Span {
+        self.before.as_ref().map_or_else(Span::default, |before| before.older)
     }
 
-    /// Checks an object of a transaction as [`Memory::check`].
+    /// Returns true if the part adds an entry to the hash table or removes one, so that others may
+    /// move there.
+    fn moves(&self) -> bool {
+        match self.planned {
+            Planned::Write(..) => self.before.is_none(),
+            Planned::Remove => true,
+            Planned::Check => false,
+        }
+    }
+}
+
+impl Memory {
+    /// Checks that an object of this version, 0 if it does not exist, is as a transaction needs it,
+    /// and that no lock keeps the transaction from it.
     ///
     /// # Errors
-    /// The verdict and the version of the object.
-    pub fn check_item(&self, item: &Item<'_>) -> Result<(), Why> {
-        self.check((item.table, item.hash, item.key), item.rules, item.access())
+    /// The verdict.
+    pub fn check(&self, item: &Item<'_>, version: Version, access: Access) -> Result<(), Status> {
+        if self.transactions.is_locked(item.table, item.hash, access) {
+            return Err(Status::Locked);
+        }
+        item.rules.check(version)
     }
 
     /// Returns the version that the next write of an object has.
@@ -244,26 +244,24 @@ impl Memory {
 
     fn step<'a>(&self, item: &Item<'a>) -> Step<'a> {
         let before = self.before(item.table, item.hash, item.key);
-        let (older, old_len) =
-            before.as_ref().map_or_else(Default::default, |before| (before.older, before.len));
-        let with = Record::size(false);
         let current = before.as_ref().map_or(Version(0), |before| before.version);
-        match (item.planned, &before) {
+        let with = Record::size(false);
+        let (version, planned, len) = match (item.planned, &before) {
             (Planned::Write(value, expires), _) => {
                 let version = self.next_version(item, before.as_ref());
-                let (table, key) = (item.table, item.key);
-                let len = Object { table, version, older, key, value, expires }.entry_len() + with;
-                Step { version, older, old_len, planned: item.planned, len }
+                let (table, key, older) = (item.table, item.key, Span::default());
+                let object = Object { table, version, older, key, value, expires };
+                (version, item.planned, object.entry_len() + with)
             }
             (Planned::Remove, Some(_)) => {
-                let len = entry::OBJECT + item.key.len() + with;
-                Step { version: current, older, old_len, planned: Planned::Remove, len }
+                (current, Planned::Remove, entry::OBJECT + item.key.len() + with)
             }
             (Planned::Check | Planned::Remove, _) => {
-                let len = COMPLETION - size_of::<u64>();
-                Step { version: current, older, old_len: 0, planned: Planned::Check, len }
+                (current, Planned::Check, COMPLETION - size_of::<u64>())
             }
-        }
+        };
+        let before = before.filter(|_| planned != Planned::Check);
+        Step { before, version, planned, len }
     }
 
     /// Commits a transaction whose parts `items` are new and were checked, and whose other objects,
@@ -310,15 +308,19 @@ impl Memory {
         if !is_alone {
             entry::put_object(rest, &record, None);
         }
-        let mut at = at.plus(head);
-        for (item, step) in items.iter().zip(&steps) {
-            self.settle(item, step, at);
-            at = at.plus(step.len);
+        let versions = steps.iter().map(|step| step.version).collect();
+        let (mut at, mut moved) = (at.plus(head), false);
+        for (item, step) in items.iter().zip(steps) {
+            let (len, moves) = (step.len, step.moves());
+            self.settle(item, step, at, moved);
+            moved |= moves;
+            at = at.plus(len);
         }
         if !is_alone {
-            self.placed(&record, first.hash, at);
+            let before = self.before(record.table, first.hash, record.key);
+            self.place(&record, first.hash, before.as_ref(), at);
         }
-        Ok(steps.into_iter().map(|step| step.version).collect())
+        Ok(versions)
     }
 
     /// Checks that the log has room for a commit of `len` bytes.
@@ -326,7 +328,7 @@ impl Memory {
         if len > self.log.longest_entry() {
             return Err(Status::ValueTooLong);
         }
-        let old: usize = steps.iter().map(|step| step.old_len).sum();
+        let old: usize = steps.iter().filter_map(|step| Some(step.before.as_ref()?.len)).sum();
         let grown = self.log.live_bytes() + (len + steps.len() * COMPLETION) as u64 - old as u64;
         let is_full = len > old && grown > self.log.live_limit_with(len);
         let grows = steps.iter().any(|step| matches!(step.planned, Planned::Write(..)));
@@ -334,20 +336,22 @@ impl Memory {
         if grows && is_full || is_last { Err(Status::NoSpace) } else { Ok(()) }
     }
 
-    /// Counts the entry of a committed part at `at`, and makes it the object's.
-    fn settle(&mut self, item: &Item<'_>, step: &Step<'_>, at: Location) {
-        let Step { version, older, .. } = *step;
+    /// Counts the entry of a committed part at `at`, and makes it the object's. Looks up the object
+    /// anew if entries of the hash table may have `moved` since.
+    fn settle(&mut self, item: &Item<'_>, step: Step<'_>, at: Location, moved: bool) {
         let Item { table, key, hash, once, .. } = *item;
+        let (version, older) = (step.version, step.older());
+        let before = if moved { self.before(table, hash, key) } else { step.before };
         match step.planned {
             Planned::Write(value, expires) => {
-                let is_new = step.old_len == 0;
-                self.placed(&Object { table, version, older, key, value, expires }, hash, at);
-                if is_new {
+                let object = Object { table, version, older, key, value, expires };
+                self.place(&object, hash, before.as_ref(), at);
+                if before.is_none() {
                     self.log.use_version();
                 }
             }
             Planned::Remove => {
-                if let Some(before) = self.before(table, hash, key) {
+                if let Some(before) = before {
                     self.buried(&Tombstone { table, version, older, key }, &before, at);
                 }
                 self.log.raise_safe_version(version);
@@ -356,12 +360,6 @@ impl Memory {
         }
         let outcome = Outcome { status: Status::Ok, version, sum: None };
         self.completed(once, outcome, at, 0);
-    }
-
-    /// Counts the entry of an object at `at`, and makes it the one of its key.
-    fn placed(&mut self, object: &Object<'_>, hash: KeyHash, at: Location) {
-        let before = self.before(object.table, hash, object.key);
-        self.place(object, hash, before.as_ref(), at);
     }
 
     // Refusing.
@@ -421,7 +419,7 @@ pub fn version_of(outcome: Outcome) -> Version {
 
 /// Writes the entry of a committed part, which fills `out`.
 fn put_step(out: &mut [u8], item: &Item<'_>, step: &Step<'_>) {
-    let Step { version, older, .. } = *step;
+    let (version, older) = (step.version, step.older());
     let Item { table, key, hash, once, .. } = *item;
     let record = Record { once, sum: None, old: &[] };
     match step.planned {

@@ -60,6 +60,8 @@ enum Judged {
 /// The parts of a request, as the master executes them.
 struct Parts<'a> {
     items: Vec<Item<'a>>,
+    /// The versions of the items' objects, 0 for those that do not exist.
+    versions: Vec<Version>,
     states: Vec<State>,
     wall: WallTime,
 }
@@ -69,7 +71,8 @@ impl<'a> Parts<'a> {
     fn read(master: &mut Master, call: &Call<'_>, front: &Front<'a>) -> Result<Self, Status> {
         master.membership.check(call.now, front.cluster)?;
         let wall = master.wall(call.now);
-        let mut items = Vec::with_capacity(front.count);
+        let (mut items, mut versions) =
+            (Vec::with_capacity(front.count), Vec::with_capacity(front.count));
         for part in front.parts {
             let planned = match part.change {
                 Change::Check => Planned::Check,
@@ -81,18 +84,26 @@ impl<'a> Parts<'a> {
             let hash = master.memory.tablets.locate(part.table, part.key);
             let (table, hash, key) = (part.table, hash.ok_or(Status::UnknownTablet)?, part.key);
             let once = Once { lease: front.lease, rpc: part.rpc, ack: front.ack };
-            // What has expired is gone, whatever the clock of the next server says.
-            if let Some((place, at)) = master.memory.find(table, hash, key)
-                && master.memory.log.object(at).expires <= wall
-            {
-                master.expire(call.now, place, at)?;
-            }
+            let found = master.memory.find(table, hash, key);
+            let found = found.map(|(place, at)| (place, at, master.memory.log.object(at)));
+            versions.push(match found {
+                // What has expired is gone, whatever the clock of the next server says.
+                Some((place, at, object)) if object.expires <= wall => {
+                    master.expire(call.now, place, at)?;
+                    Version(0)
+                }
+                Some((.., object)) => object.version,
+                None => Version(0),
+            });
             items.push(Item { table, hash, key, rules: part.rules, once, planned });
         }
         let mut objects: Vec<_> = items.iter().map(|item| (item.table, item.hash)).collect();
         objects.sort_unstable();
         let is_twice = objects.windows(2).any(|pair| pair[0] == pair[1]);
-        if is_twice { Err(Status::BadFormat) } else { Ok(Self { items, states: Vec::new(), wall }) }
+        if is_twice {
+            return Err(Status::BadFormat);
+        }
+        Ok(Self { items, versions, states: Vec::with_capacity(front.count), wall })
     }
 
     /// Reads the parts of a change, and finds out which are new.
@@ -148,7 +159,8 @@ impl<'a> Parts<'a> {
     /// Returns the conflict of the first new part that is not as the transaction needs it.
     fn conflict(&self, master: &Master) -> Option<Conflict> {
         self.new_ones().find_map(|(index, item)| {
-            let (why, version) = master.memory.check_item(item).err()?;
+            let version = self.versions[index];
+            let why = master.memory.check(item, version, item.access()).err()?;
             Some(Conflict { why, part: index as u16, version })
         })
     }
@@ -327,9 +339,8 @@ impl<'a> Operation<'a> for Validate<'a> {
     ) -> Result<Executed, Status> {
         let parts = Parts::read(master, call, &self.0)?;
         let conflict = parts.items.iter().enumerate().find_map(|(index, item)| {
-            let object = (item.table, item.hash, item.key);
-            let checked = master.memory.check(object, item.rules, Access::Read);
-            let (why, version) = checked.err()?;
+            let version = parts.versions[index];
+            let why = master.memory.check(item, version, Access::Read).err()?;
             Some(Conflict { why, part: index as u16, version })
         });
         master.counters.validations += 1;

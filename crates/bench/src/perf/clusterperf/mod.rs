@@ -5,15 +5,16 @@
 //! Tests under a workload of YCSB are measured as `ycsb` is; [`interference`], [`broadcast`]
 //! and [`echo_workload`] have loops of their own.
 //!
-//! Not here: `writeAsyncSync`, since the store has no asynchronous writes; what needs indexes or
-//! migration; and the tests of transactions apart from `transaction_oneMaster`, which has a file.
+//! Not here: `writeAsyncSync`, since the store has no asynchronous writes; `indexScalability` and
+//! the distributions of indexes; what needs migration; and the tests of transactions apart from
+//! `transaction_oneMaster`, which has a file.
 
 use std::cell::RefCell;
 
 use super::bench::Bench;
 use super::measure::{Figures, Lane, Sample, in_turns};
 use super::row::{Distribution, Row};
-use super::ycsb;
+use super::{index, ycsb};
 use crate::fail::Fail;
 
 mod broadcast;
@@ -45,6 +46,9 @@ pub(crate) fn run(bench: &mut Bench, name: Name) -> Result<(), Fail> {
             echo_workload::run(bench, file.as_deref(), gbps)
         }
         Name::Broadcast => broadcast::run(bench),
+        Name::IndexBasic => index::basic(bench, name.name()),
+        Name::IndexRange => index::range(bench, name.name()),
+        Name::IndexMultiple => index::multiple(bench, name.name()),
         _ => planned(bench, name),
     }
 }

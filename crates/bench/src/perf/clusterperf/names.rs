@@ -47,6 +47,12 @@ pub enum Name {
     EchoWorkload,
     /// Measures the time until several clients have read a written object.
     Broadcast,
+    /// Measures writes and look-ups with an index, by the number of objects.
+    IndexBasic,
+    /// Measures ordered scans by the number of their objects.
+    IndexRange,
+    /// Measures writes and look-ups by the number of indexes.
+    IndexMultiple,
 }
 
 impl Name {
@@ -76,6 +82,9 @@ impl Name {
             Self::ReadAllToAll => "readAllToAll",
             Self::EchoWorkload => "echo_workload",
             Self::Broadcast => "broadcast",
+            Self::IndexBasic => "indexBasic",
+            Self::IndexRange => "indexRange",
+            Self::IndexMultiple => "indexMultiple",
         }
     }
 

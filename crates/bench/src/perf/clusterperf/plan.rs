@@ -92,7 +92,10 @@ pub(super) fn plan(name: Name, settings: &Settings) -> Option<Plan> {
         | Name::ReadInterference
         | Name::WriteInterference
         | Name::EchoWorkload
-        | Name::Broadcast => return None,
+        | Name::Broadcast
+        | Name::IndexBasic
+        | Name::IndexRange
+        | Name::IndexMultiple => return None,
     })
 }
 

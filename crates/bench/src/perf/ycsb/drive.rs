@@ -17,7 +17,7 @@ pub(super) struct Samples {
     /// All operations. A read-modify-write counts as one, from the start of its read to the end of
     /// its update.
     pub(super) all: Sample,
-    /// The reads, those of read-modify-writes among them.
+    /// The reads and scans, the reads of read-modify-writes among them.
     pub(super) reads: Sample,
     /// The updates and inserts, the updates of read-modify-writes among them.
     pub(super) updates: Sample,
@@ -119,7 +119,7 @@ impl<'r, S: Session> Client<'r, S> {
         while more || self.free.len() < self.slots.len() {
             while more && let Some(tag) = self.free.pop() {
                 match next(now) {
-                    Some(operation) => self.start(operation, tag, now),
+                    Some(operation) => self.start(operation, tag, now)?,
                     None => {
                         self.free.push(tag);
                         more = false;
@@ -128,8 +128,8 @@ impl<'r, S: Session> Client<'r, S> {
             }
             self.session.turn()?;
             now = self.clock.now();
-            while let Some(tag) = self.session.completed()? {
-                self.finish(tag, now, &mut samples);
+            while let Some((tag, records)) = self.session.completed()? {
+                self.finish(tag, records, now, &mut samples);
             }
         }
         let elapsed = Duration::from_nanos(now.since(begin));
@@ -139,22 +139,26 @@ impl<'r, S: Session> Client<'r, S> {
         Ok(samples)
     }
 
-    fn start(&mut self, operation: Operation, tag: u32, now: Instant) {
+    fn start(&mut self, operation: Operation, tag: u32, now: Instant) -> Result<(), Fail> {
         let (record, reading) = match operation {
             Operation::Read(record) | Operation::Scan(record, _) => (record, true),
             Operation::ReadModifyWrite(record) => (record, true),
             Operation::Update(record) | Operation::Insert(record) => (record, false),
         };
         self.slots[tag as usize] = Some(Progress { operation, reading, began: now, part: now });
-        match reading {
-            true => self.session.read(&key(record), tag),
-            false => self.session.write(&key(record), self.values.next(), tag),
+        let key = key(record);
+        match operation {
+            Operation::Scan(_, count) => self.session.scan(&key, count, tag)?,
+            Operation::Insert(_) => self.session.insert(&key, self.values.next(), tag)?,
+            _ if reading => self.session.read(&key, tag),
+            _ => self.session.write(&key, self.values.next(), tag),
         }
+        Ok(())
     }
 
-    fn finish(&mut self, tag: u32, now: Instant, samples: &mut Samples) {
+    fn finish(&mut self, tag: u32, records: u64, now: Instant, samples: &mut Samples) {
         let Some(progress) = &mut self.slots[tag as usize] else { return };
-        let bytes = self.values.size as u64;
+        let bytes = records * self.values.size as u64;
         let part = if progress.reading { &mut samples.reads } else { &mut samples.updates };
         part.record(now.since(progress.part), bytes);
         match progress.operation {
@@ -199,6 +203,17 @@ mod tests {
             self.requests.push_back((key.to_vec(), Some(value.to_vec()), tag));
         }
 
+        fn insert(&mut self, key: &[u8], value: &[u8], tag: u32) -> Result<(), Fail> {
+            self.write(key, value, tag);
+            Ok(())
+        }
+
+        fn scan(&mut self, key: &[u8], count: u64, tag: u32) -> Result<(), Fail> {
+            assert!((1..=100).contains(&count));
+            self.read(key, tag);
+            Ok(())
+        }
+
         fn turn(&mut self) -> Result<(), Fail> {
             self.most = self.most.max(self.requests.len());
             let Some((key, value, tag)) = self.requests.pop_front() else { return Ok(()) };
@@ -217,15 +232,15 @@ mod tests {
             Ok(())
         }
 
-        fn completed(&mut self) -> Result<Option<u32>, Fail> {
-            Ok(self.ready.pop_front())
+        fn completed(&mut self) -> Result<Option<(u32, u64)>, Fail> {
+            Ok(self.ready.pop_front().map(|tag| (tag, 1)))
         }
     }
 
     #[test]
     fn operations_stay_in_progress_and_all_end() {
         let records = Records::new(100);
-        for workload in [Workload::A, Workload::C, Workload::D, Workload::F] {
+        for workload in [Workload::A, Workload::C, Workload::D, Workload::E, Workload::F] {
             let mut client = Client::new(Map::default(), &records, 10, 8);
             let there = records.visible();
             client.load(0..there).expect("nothing fails");

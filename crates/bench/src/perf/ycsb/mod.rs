@@ -9,7 +9,8 @@
 //! of operations in progress. A record is one value, and an update replaces all of it (YCSB's
 //! `writeallfields`), since neither our store nor memcached has fields.
 //!
-//! Not measured yet: workload E, which needs scans in the order of keys.
+//! Workload E reads records in the order of their keys. Ours are in an index then, those of Redis in
+//! a sorted set. Each client has one operation in progress, since our blocking client has.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,10 +38,10 @@ mod drive;
 mod session;
 
 use drive::{Client, Samples};
-use session::{Ours, Session, Theirs};
+use session::{Opened, OurConnection, Shape, TheirConnection};
 
-/// The reason for a workload without figures.
-const NO_SCAN: &str = "no ordered scan yet";
+/// The reason why a peer has no figures of workload E.
+const NO_SCAN: &str = "no ordered scan";
 /// Memory of a peer's server for an object beyond its value, in bytes, with room to spare.
 const PEER_OVERHEAD: u64 = 200;
 /// Least memory of a peer's server, in bytes. Records that a workload inserts find room in it.
@@ -49,38 +50,49 @@ const PEER_MEMORY: u64 = 1 << 30;
 /// Runs the test `ycsb`: all workloads, each with each number of clients.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let options = bench.ycsb.clone();
-    let (records, size, pipeline) = (options.records, options.size, options.pipeline);
-    let mut stores = Stores::load(bench)?;
+    let (records, size) = (options.records, options.size);
+    let mut loaded: Option<Stores> = None;
     for &workload in &options.workloads {
+        let pipeline = pipeline(bench, workload);
         bench.report.begin(format!(
             "YCSB {}: {}; {records} records of {size} B, updates of whole records, {pipeline} in \
              progress from each client",
             workload.name().to_uppercase(),
             workload.words()
         ));
-        let mut table = Table::new(&options.beside);
-        if workload == Workload::E {
-            for transport in bench.transports.clone() {
-                let row = Row { unit: Some(NO_SCAN.to_owned()), ..Row::default() };
-                let (test, store) = ("ycsb.e".to_owned(), transport.clone());
-                bench.report.row(Row { test, transport, ..row })?;
-                table.columns.row(["", &store, NO_SCAN]);
-            }
-            bench.report.end_with(&table.columns)?;
-            continue;
-        }
+        let mut table = Table::new(workload, &options.beside);
         let chooser = Chooser::new(workload, records, 0);
         for count in bench.clients.clone() {
-            let measured = stores.measure(bench, &chooser, count)?;
+            let stores = match loaded.take() {
+                Some(stores) if stores.shape.is_ordered == workload.scans() => stores,
+                other => {
+                    other.map_or(Ok(()), Stores::end)?;
+                    Stores::load(bench, workload.scans())?
+                }
+            };
+            let measured = stores.measure(bench, (&chooser, pipeline), count)?;
             table.add(bench, workload, count, &measured)?;
+            // A table that has grown is made anew.
             if workload.inserts() {
                 stores.end()?;
-                stores = Stores::load(bench)?;
+            } else {
+                loaded = Some(stores);
             }
+        }
+        for peer in options.beside.iter().filter(|peer| workload.scans() && !peer.scans()) {
+            let row = Row { unit: Some(NO_SCAN.to_owned()), ..Row::default() };
+            let (test, transport) = ("ycsb.e".to_owned(), peer.name().to_owned());
+            bench.report.row(Row { test, transport, ..row })?;
+            table.columns.row(["", peer.name(), NO_SCAN]);
         }
         bench.report.end_with(&table.columns)?;
     }
-    stores.end()
+    loaded.map_or(Ok(()), Stores::end)
+}
+
+/// Returns the number of operations that each client has in progress.
+fn pipeline(bench: &Bench, workload: Workload) -> usize {
+    if workload.scans() { 1 } else { bench.ycsb.pipeline }
 }
 
 /// The operations of a workload that a test reports.
@@ -104,10 +116,11 @@ pub(crate) fn part(bench: &mut Bench, test: &str, part: Part) -> Result<(), Fail
         "{test}: YCSB {} ({of}), {records} records of {size} B, by the number of clients",
         workload.name().to_uppercase()
     ));
-    let stores = Stores::load(bench)?;
+    let stores = Stores::load(bench, workload.scans())?;
     let chooser = Chooser::new(workload, records, 0);
+    let pipeline = pipeline(bench, workload);
     for count in bench.clients.clone() {
-        for one in stores.measure(bench, &chooser, count)? {
+        for one in stores.measure(bench, (&chooser, pipeline), count)? {
             let figures = match part {
                 Part::Reads => &one.reads,
                 Part::Updates => &one.updates,
@@ -129,13 +142,14 @@ struct Stores {
     table: TableId,
     records: Records,
     peers: Vec<(PeerServer, Records)>,
-    size: usize,
-    pipeline: usize,
+    shape: Shape,
 }
 
 impl Stores {
-    /// Creates a table and starts the peers' servers, and loads the records into all of them.
-    fn load(bench: &mut Bench) -> Result<Self, Fail> {
+    /// Creates a table and starts the peers' servers, and loads the records into all of them. If
+    /// `is_ordered`, the records are in the order of their keys too, and peers that have none are
+    /// left out.
+    fn load(bench: &mut Bench, is_ordered: bool) -> Result<Self, Fail> {
         let options = bench.ycsb.clone();
         let (count, size) = (options.records, options.size);
         let bytes = count * (size as u64 + PEER_OVERHEAD);
@@ -150,31 +164,37 @@ impl Stores {
         let coordinator = bench.coordinator()?;
         let (temporary, store, table) = Temporary::create(bench, "ycsb")?;
         let records = Records::new(count);
-        let mut client = Client::new(Ours::new(store, table, size), &records, size, window);
+        let shape = Shape { size, is_ordered };
+        // The index gets the loaded records at its creation.
+        let mut ours = OurConnection { store, table, shape: Shape { size, is_ordered: false } };
+        let mut client = Client::new(ours.session()?, &records, size, window);
         let large = count * size as u64 >= LARGE_SET;
         for _ in 0..if large { FILLINGS } else { 1 } {
             client.load(0..count)?;
         }
         drop(client);
+        if is_ordered {
+            ours.create_order()?;
+        }
         let mut peers = Vec::new();
-        for &peer in &options.beside {
+        for &peer in options.beside.iter().filter(|peer| !is_ordered || peer.scans()) {
             let server = start(bench, peer, (2 * bytes).max(PEER_MEMORY))?;
-            let session = Theirs::new(server.connect()?, size);
+            let mut theirs = TheirConnection { connection: server.connect()?, shape };
             let records = Records::new(count);
-            Client::new(session, &records, size, window).load(0..count)?;
+            Client::new(theirs.session()?, &records, size, window).load(0..count)?;
             peers.push((server, records));
         }
-        let pipeline = options.pipeline;
-        Ok(Self { coordinator, temporary, table, records, peers, size, pipeline })
+        Ok(Self { coordinator, temporary, table, records, peers, shape })
     }
 
     /// Measures a workload with `count` clients on all stores, in turns.
     fn measure(
         &self,
         bench: &Bench,
-        chooser: &Chooser,
+        (chooser, pipeline): (&Chooser, usize),
         count: usize,
     ) -> Result<Vec<Measured>, Fail> {
+        let chosen = (chooser, pipeline, count);
         let transports = bench.transports.clone();
         let names = transports.iter().map(String::as_str);
         let names: Vec<&str> =
@@ -191,16 +211,17 @@ impl Stores {
             lanes.push(Box::new(move |time| {
                 let open = || {
                     let store = one_of_many(&self.coordinator, transport)?;
-                    Ok(Ours::new(store, self.table, self.size))
+                    Ok(OurConnection { store, table: self.table, shape: self.shape })
                 };
-                Ok(keep(at, self.round(open, &self.records, chooser, count, time)?))
+                Ok(keep(at, self.round(open, &self.records, chosen, time)?))
             }));
         }
         for (at, (server, records)) in self.peers.iter().enumerate() {
             let at = transports.len() + at;
             lanes.push(Box::new(move |time| {
-                let open = || Ok(Theirs::new(server.connect()?, self.size));
-                let samples = self.round(open, records, chooser, count, time);
+                let shape = self.shape;
+                let open = || Ok(TheirConnection { connection: server.connect()?, shape });
+                let samples = self.round(open, records, chosen, time);
                 Ok(keep(at, samples.map_err(|fail| fail.at(server.peer().name()))?))
             }));
         }
@@ -224,20 +245,21 @@ impl Stores {
 
     /// Runs one round with `count` clients of one store, each with the connection that `open`
     /// makes. Returns the samples of all clients.
-    fn round<S: Session>(
+    fn round<O: Opened>(
         &self,
-        open: impl Fn() -> Result<S, Fail> + Sync,
+        open: impl Fn() -> Result<O, Fail> + Sync,
         records: &Records,
-        chooser: &Chooser,
-        count: usize,
+        (chooser, pipeline, count): (&Chooser, usize, usize),
         time: Duration,
     ) -> Result<Samples, Fail> {
         let ready = Barrier::new(count);
         let client = |seed: usize| {
             let mut chooser = chooser.for_client(seed as u64);
+            let mut opened = None;
             // A client that fails must not keep the others at the barrier.
-            let client = open().and_then(|session| {
-                let mut client = Client::new(session, records, self.size, self.pipeline);
+            let client = open().and_then(|it| {
+                let session = opened.insert(it).session()?;
+                let mut client = Client::new(session, records, self.shape.size, pipeline);
                 client.work(&mut chooser, Duration::ZERO)?;
                 Ok(client)
             });
@@ -316,15 +338,19 @@ struct Table {
 }
 
 impl Table {
-    fn new(peers: &[Peer]) -> Self {
+    fn new(workload: Workload, peers: &[Peer]) -> Self {
+        let (read, update) = match workload {
+            Workload::E => (">scan p50", ">insert p50"),
+            _ => (">read p50", ">update p50"),
+        };
         let mut headings: Vec<String> = [
             ">clients",
             "store",
             ">throughput",
-            ">read p50",
+            read,
             ">99 %",
             ">99.9 %",
-            ">update p50",
+            update,
             ">99 %",
             ">99.9 %",
         ]
@@ -352,7 +378,7 @@ impl Table {
             let more = More {
                 workload: workload.name(),
                 clients,
-                pipeline: bench.ycsb.pipeline,
+                pipeline: pipeline(bench, workload),
                 records: bench.ycsb.records,
                 read_p50_us: one.reads.p50_us,
                 read_p99_us: one.reads.p99_us,

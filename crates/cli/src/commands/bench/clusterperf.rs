@@ -167,6 +167,28 @@ Example:
     #[command(after_help = "Example:
   sprat bench broadcast --clients 4 --transport fast+shm")]
     Broadcast(Broadcast),
+    /// Measure inserts and look-ups with an index, by the number of objects: 1, 10, 100 and so on
+    /// up to --objects.
+    #[command(
+        alias = "indexBasic",
+        after_help = "Example:
+  sprat bench index-basic --objects 1000000 --transport fast+shm"
+    )]
+    IndexBasic(ReadWrite),
+    /// Measure ordered scans of 1 to 1,000 objects.
+    #[command(
+        alias = "indexRange",
+        after_help = "Example:
+  sprat bench index-range --objects 1000000 --transport fast+shm"
+    )]
+    IndexRange(ReadWrite),
+    /// Measure inserts and look-ups by the number of indexes, from none to 10.
+    #[command(
+        alias = "indexMultiple",
+        after_help = "Example:
+  sprat bench index-multiple --objects 100000 --transport fast+shm"
+    )]
+    IndexMultiple(ReadWrite),
 }
 
 /// Options for the numbers of clients of a test of `sprat bench`.
@@ -349,6 +371,9 @@ impl Tests {
             Self::ReadAllToAll(args) => (ClusterPerf::ReadAllToAll, Given::Servers(args)),
             Self::EchoWorkload(args) => (ClusterPerf::EchoWorkload, Given::Echo(args)),
             Self::Broadcast(args) => (ClusterPerf::Broadcast, Given::Broadcast(args)),
+            Self::IndexBasic(args) => (ClusterPerf::IndexBasic, Given::One(args)),
+            Self::IndexRange(args) => (ClusterPerf::IndexRange, Given::One(args)),
+            Self::IndexMultiple(args) => (ClusterPerf::IndexMultiple, Given::One(args)),
         };
         options.options(Test::ClusterPerf(name))
     }

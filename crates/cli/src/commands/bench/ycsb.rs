@@ -23,7 +23,9 @@ use super::args::{Plain, Replicas, Target};
 /// without replicas, also with --replicas. The client for them is our own: it pipelines, polls and
 /// sleeps as ours does.
 ///
-/// Workload E is not measured: our store has no ordered scan yet.
+/// Workload E scans the records in the order of their keys. Ours have an index of the keys, Redis
+/// has a sorted set of them (ZADD, ZRANGEBYLEX, then MGET), and memcached has no scan. Each client
+/// has one operation in progress then.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat bench ycsb --workload a,b --clients 16 --beside redis,memcached

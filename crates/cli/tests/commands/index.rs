@@ -1,0 +1,93 @@
+//! Tests of `sprat index` and `sprat find`.
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+
+#[test]
+fn objects_are_found_by_an_index() {
+    let cluster = Cluster::up(2);
+    cluster.ok(&["table", "create", "people", "--span", "2"]);
+    cluster.ok(&["put", "people", "17", "Ada,Paris"]);
+    cluster.ok(&["index", "create", "people", "by-city", "--field", "2"]);
+    // A repetition changes nothing.
+    cluster.ok(&["index", "create", "people", "by-city", "--field", "2"]);
+    cluster.ok(&["index", "create", "people", "ordered", "--own-key"]);
+    cluster.ok(&["put", "people", "23", "Bob,Oslo"]);
+    cluster.ok(&["put", "people", "4", "Cleo,Paris"]);
+    cluster.ok(&["put", "people", "5", "Dora"]);
+    assert_eq!(
+        cluster.ok(&["find", "people", "by-city"]),
+        "Oslo\t23\tBob,Oslo\nParis\t17\tAda,Paris\nParis\t4\tCleo,Paris\n"
+    );
+    assert_eq!(cluster.ok(&["find", "people", "by-city", "Paris", "--keys"]), "17\n4\n");
+    assert_eq!(cluster.ok(&["find", "people", "by-city", "--prefix", "O", "--keys"]), "23\n");
+    let ordered = ["find", "people", "ordered", "--from", "2", "--below", "5", "--keys"];
+    assert_eq!(cluster.ok(&ordered), "23\n4\n");
+    assert_eq!(cluster.ok(&["find", "people", "ordered", "--limit", "1", "--keys"]), "17\n");
+    assert_eq!(cluster.ok(&["find", "people", "by-city", "Rome"]), "");
+    let json = cluster.ok(&["find", "people", "by-city", "Oslo", "--json"]);
+    let found: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&found["index_key"], &found["key"]), (&"Oslo".into(), &"23".into()));
+    // A change of the key moves the object, and a removal takes it out.
+    cluster.ok(&["put", "people", "23", "Bob,Paris", "--if-exists"]);
+    cluster.fails(4, &["put", "people", "23", "Bob,Rome", "--if-absent"]);
+    cluster.ok(&["del", "people", "17"]);
+    cluster.fails(3, &["del", "people", "17"]);
+    assert_eq!(cluster.ok(&["find", "people", "by-city", "--keys"]), "23\n4\n");
+    let list = cluster.ok(&["index", "list", "people"]);
+    assert!(list.contains("by-city") && list.contains("field 2 by ','"), "{list}");
+    let lines = cluster.ok(&["index", "list", "people", "--json"]);
+    let second: Value = serde_json::from_str(lines.lines().nth(1).unwrap()).expect("JSON");
+    assert_eq!((&second["name"], &second["key"]), (&"ordered".into(), &"own".into()));
+    cluster.ok(&["index", "drop", "people", "by-city"]);
+    let error = cluster.fails(1, &["find", "people", "by-city"]);
+    assert!(
+        error.contains("no index \"by-city\"") && error.contains("sprat index list"),
+        "{error}"
+    );
+    // The table goes with its indexes.
+    cluster.ok(&["table", "drop", "people"]);
+    assert!(cluster.ok(&["table", "list"]).starts_with("There are no tables"));
+    cluster.end();
+}
+
+#[test]
+fn commands_that_would_break_an_index_say_so() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    cluster.ok(&["index", "create", "t", "i", "--bytes", "0:3"]);
+    cluster.ok(&["put", "t", "k", "abcdef"]);
+    for command in [
+        &["append", "t", "k", "x"][..],
+        &["swap", "t", "k", "x"],
+        &["incr", "t", "k"],
+        &["import", "t", "-", "--format", "jsonl"],
+    ] {
+        let error = cluster.fails(1, command);
+        assert!(error.contains("the table has indexes"), "{error}");
+    }
+    let output = cluster.feed(&["transact"], b"put t k x\n");
+    assert_eq!(output.status.code(), Some(1));
+    let output = cluster.feed(&["transact"], b"get t k\n");
+    assert_eq!(output.status.code(), Some(0));
+    cluster.ok(&["touch", "t", "k", "never"]);
+    assert_eq!(cluster.ok(&["find", "t", "i", "abc", "--keys"]), "k\n");
+    let error = cluster.fails(1, &["index", "create", "t", "i", "--field", "1"]);
+    assert!(error.contains("another index \"i\""), "{error}");
+    let error = cluster.fails(1, &["index", "drop", "t", "j"]);
+    assert!(error.contains("no index \"j\""), "{error}");
+    for wrong in [
+        &["index", "create", "t", "x"][..],
+        &["index", "create", "t", "x", "--field", "0"],
+        &["index", "create", "t", "x", "--bytes", "3"],
+        &["index", "create", "t", "x", "--own-key", "--field", "1"],
+        &["find", "t", "i", "abc", "--prefix", "a"],
+    ] {
+        cluster.fails(2, wrong);
+    }
+    let long = "x".repeat(65);
+    let error = cluster.fails(1, &["index", "create", "t", &long, "--own-key"]);
+    assert!(error.contains("no name for an index"), "{error}");
+    cluster.end();
+}

@@ -1,0 +1,426 @@
+//! Tables with indexes: objects in the order of keys that are parts of them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ops::RangeBounds;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use sprat_proto::{Instant, Rng};
+use sprat_store::client::{
+    Answer, Cursor, Error, Part, PartRequest, TableInfo, TableOptions, TransactionPart, WaitedFor,
+};
+use sprat_store::index::{
+    Building, Change, Definition, Error as IndexError, Found, Indexes, Listed, NODE_BYTES, Objects,
+    Page, Range, Seen, Source, State, node_table,
+};
+use sprat_store::types::{Lifetime, TableId, Version};
+
+use super::answers::{object_or_none, page};
+use super::client::Client;
+use super::condition::Condition;
+use super::machine::{Outcome, unexpected};
+use super::multi;
+use super::object::{Object, in_ms};
+use super::shared::Shared;
+use super::table::Table;
+use crate::random::rng;
+
+/// A table whose objects a client also finds by other keys, and in their order.
+///
+/// An index has the objects of the table in the order of a part of them ([`Source`]): their own
+/// keys, some bytes or a field of their values, or keys that [`pack`](super::pack) has put before
+/// the values. A change through this type changes an object and its entries in one transaction, so
+/// that each look-up finds exactly the objects that have the key. A change through [`Table`] leaves
+/// the entries as they are: then look-ups do not find the object by its new key, and never return
+/// it by the old one.
+///
+/// The entries are objects of a table of their own, which is spread over the servers as the
+/// indexed table is.
+///
+/// ```no_run
+/// use sprat::kv::{Client, Source};
+///
+/// let client = Client::connect("fast+shm:name=sprat")?;
+/// let people = client.indexed(&client.create_table("people", 1)?)?;
+/// // The second field of values such as `Ada,Paris`. Objects that exist get into it, too.
+/// people.create_index("by city", Source::Field { number: 1, separator: b',' })?;
+///
+/// people.put(b"17", b"Ada,Paris")?;
+/// people.put(b"23", b"Bob,Oslo")?;
+/// for found in people.look_up("by city", b"Paris")? {
+///     println!("{}", String::from_utf8_lossy(&found.value));
+/// }
+/// for found in people.range("by city", "M"..) {
+///     println!("{:?}", found?.index_key);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct IndexedTable<'c> {
+    table: Table<'c>,
+    nodes: TableId,
+    objects: Waiting<'c>,
+}
+
+/// The operations of a client that waits for each one.
+#[derive(Debug)]
+struct Waiting<'c> {
+    shared: &'c Shared,
+    state: RefCell<State>,
+    rng: RefCell<Rng>,
+    /// The deadline of the operation in progress. Each of its steps has the client's timeout
+    /// besides.
+    deadline: RefCell<Instant>,
+}
+
+/// Returns the error of a change that met other ones until its deadline.
+pub(super) fn out_of_time() -> Error {
+    let why = Some("other clients change the same objects or nodes of the index".into());
+    Error::Deadline { maybe_executed: false, waited_for: WaitedFor::Server, why }
+}
+
+/// Returns the objects of a multi-read.
+pub(super) fn objects(outcome: Outcome) -> Result<Vec<Option<Seen>>, Error> {
+    let results = multi::objects(outcome)?.into_iter();
+    results.map(|result| Ok(result?.map(|it| (it.version, it.value)))).collect()
+}
+
+pub(super) fn object(outcome: Outcome) -> Result<Option<Seen>, Error> {
+    Ok(object_or_none(outcome)?.map(|Object { version, value }| (version, value)))
+}
+
+/// Returns the objects of a page, and the position behind it.
+pub(super) fn listed(outcome: Outcome) -> Result<(Vec<Listed>, Option<Cursor>), Error> {
+    let page = page(outcome)?;
+    let objects = page.objects().map(|it| (it.key.to_vec(), it.version, it.value.to_vec()));
+    Ok((objects.collect(), page.next.clone()))
+}
+
+pub(super) fn versions(outcome: Outcome) -> Result<Vec<Version>, Error> {
+    match outcome? {
+        Answer::Committed(versions) => Ok(versions),
+        other => unexpected(&other),
+    }
+}
+
+/// Returns the options of the table of the nodes of a table's indexes: those of the table itself.
+pub(super) fn node_options(tables: &[TableInfo], table: TableId) -> Result<TableOptions, Error> {
+    let info = tables.iter().find(|info| info.table == table).ok_or(Error::TableDoesntExist)?;
+    Ok(TableOptions { span: info.tablets.clamp(1, 256).into(), durability: info.durability })
+}
+
+/// Returns a source of random numbers.
+pub(super) fn random() -> Result<Rng, Error> {
+    rng().map_err(|error| {
+        let why = Some(format!("the kernel gives no random numbers: {error}").into());
+        Error::Deadline { maybe_executed: false, waited_for: WaitedFor::Server, why }
+    })
+}
+
+/// Returns a lifetime that is not too long.
+pub(super) fn checked(lifetime: Duration) -> Result<Lifetime, Error> {
+    let lifetime = in_ms(lifetime);
+    if lifetime > Lifetime::MAX { Err(Error::LifetimeTooLong(lifetime)) } else { Ok(lifetime) }
+}
+
+/// Returns the part of a multi-operation that reads an object.
+pub(super) fn reading<'a>(&(table, key): &(TableId, &'a [u8])) -> Part<'a> {
+    Part { table, key, rules: Condition::always().0, request: PartRequest::Read }
+}
+
+impl Objects for Waiting<'_> {
+    async fn read(&self, keys: &[(TableId, &[u8])]) -> Result<Vec<Option<Seen>>, Error> {
+        let deadline = *self.deadline.borrow();
+        if let &[(table, key)] = keys {
+            let rules = Condition::always().0;
+            let ask =
+                self.shared.ask(|client, at| client.read(table, key, rules, at.min(deadline)));
+            return Ok(vec![object(ask)?]);
+        }
+        let parts: Vec<Part<'_>> = keys.iter().map(reading).collect();
+        objects(self.shared.ask_parts(&parts))
+    }
+
+    async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
+        let deadline = *self.deadline.borrow();
+        versions(self.shared.ask(|client, at| client.transact(parts, at.min(deadline))))
+    }
+
+    async fn scan(
+        &self,
+        table: TableId,
+        from: Cursor,
+    ) -> Result<(Vec<Listed>, Option<Cursor>), Error> {
+        listed(self.shared.ask(|client, at| client.enumerate(table, from, at)))
+    }
+
+    async fn pause(&self, tries: u32) -> Result<(), Error> {
+        let deadline = *self.deadline.borrow();
+        if self.shared.pause(tries, deadline) { Ok(()) } else { Err(out_of_time()) }
+    }
+
+    fn random(&self) -> u64 {
+        self.rng.borrow_mut().below(u64::MAX)
+    }
+
+    fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.state.borrow_mut())
+    }
+}
+
+/// Returns the output of a future whose operations have all ended when they return.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+    }
+}
+
+impl Client {
+    /// Returns a table as one with indexes. Prepares it for them if that has not been done.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesntExist`], and those of [`Client::create_table`].
+    pub fn indexed<'c>(&'c self, table: &Table<'_>) -> Result<IndexedTable<'c>, IndexError> {
+        let id = table.id();
+        let options = node_options(&self.tables()?, id)?;
+        let nodes = self.create_table(&node_table(id), options)?.id();
+        Ok(self.with_nodes(id, nodes)?)
+    }
+
+    /// Returns a table as one with indexes if it has some.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn if_indexed<'c>(
+        &'c self,
+        table: &Table<'_>,
+    ) -> Result<Option<IndexedTable<'c>>, IndexError> {
+        match self.table(&node_table(table.id())) {
+            Ok(nodes) => {
+                let indexed = self.with_nodes(table.id(), nodes.id())?;
+                let has_indexes = !indexed.list_indexes()?.is_empty();
+                Ok(has_indexes.then_some(indexed))
+            }
+            Err(Error::TableDoesntExist) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn with_nodes(&self, table: TableId, nodes: TableId) -> Result<IndexedTable<'_>, Error> {
+        let objects = Waiting {
+            shared: self.shared(),
+            state: RefCell::default(),
+            rng: RefCell::new(random()?),
+            deadline: RefCell::new(Instant::NEVER),
+        };
+        Ok(IndexedTable { table: self.table_by_id(table), nodes, objects })
+    }
+}
+
+impl<'c> IndexedTable<'c> {
+    /// Returns the table without its indexes, for reads. Changes of it leave the indexes as they
+    /// are.
+    #[must_use]
+    pub fn table(&self) -> &Table<'c> {
+        &self.table
+    }
+
+    /// Returns the indexes for an operation that begins now.
+    fn indexes(&self) -> Indexes<'_, Waiting<'c>> {
+        let (_, deadline) = self.objects.shared.inner().times();
+        self.objects.deadline.replace(deadline);
+        Indexes::new(&self.objects, self.table.id(), self.nodes)
+    }
+
+    // Indexes.
+
+    /// Creates an index and waits until it has all objects of the table. If there is one of this
+    /// name and source that another client did not finish, goes on with it. Returns the number of
+    /// objects of the table, and of those that are not in the index since their index key is
+    /// longer than [`MAX_INDEX_KEY`](super::MAX_INDEX_KEY).
+    ///
+    /// # Errors
+    /// [`IndexError::Exists`] for another index of this name, [`IndexError::BadName`],
+    /// [`IndexError::TooManyIndexes`], and errors of the store.
+    pub fn create_index(&self, name: &str, source: Source) -> Result<(u64, u64), IndexError> {
+        let mut building = self.begin_index(name, source)?;
+        while !self.build_index(&mut building)? {}
+        Ok((building.objects(), building.skipped()))
+    }
+
+    /// Begins to create an index as [`IndexedTable::create_index`] does. From now on each change
+    /// through an [`IndexedTable`] keeps it. [`IndexedTable::build_index`] adds the objects that
+    /// exist.
+    ///
+    /// # Errors
+    /// Those of [`IndexedTable::create_index`].
+    pub fn begin_index(&self, name: &str, source: Source) -> Result<Building, IndexError> {
+        now(self.indexes().create(name, source, NODE_BYTES))
+    }
+
+    /// Adds some of the objects that existed before the index. Returns true at the end, when
+    /// look-ups can use the index.
+    ///
+    /// # Errors
+    /// Errors of the store, after which this may be called again.
+    pub fn build_index(&self, building: &mut Building) -> Result<bool, IndexError> {
+        now(self.indexes().build(building))
+    }
+
+    /// Drops an index. Does nothing to the objects.
+    ///
+    /// # Errors
+    /// [`IndexError::NoIndex`], and errors of the store.
+    pub fn drop_index(&self, name: &str) -> Result<(), IndexError> {
+        let indexes = self.indexes();
+        // An index may have many nodes.
+        self.objects.deadline.replace(Instant::NEVER);
+        now(indexes.drop_index(name))
+    }
+
+    /// Lists the indexes of the table.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn list_indexes(&self) -> Result<Vec<Definition>, IndexError> {
+        now(self.indexes().list())
+    }
+
+    // Objects.
+
+    /// Writes an object. Returns its new version.
+    ///
+    /// # Errors
+    /// [`IndexError::KeyTooLong`], and those of a write and of a transaction.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version, IndexError> {
+        self.put_if(key, value, Condition::always())
+    }
+
+    /// Writes an object if a condition holds. Returns its new version.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`IndexedTable::put`].
+    pub fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition,
+    ) -> Result<Version, IndexError> {
+        now(self.indexes().change(key, Change::Write(value, None), condition.0))
+    }
+
+    /// Writes an object that expires, if a condition holds, as
+    /// [`Table::put_expiring_if`] does. Its entries go when a look-up meets them.
+    ///
+    /// # Errors
+    /// Those of [`IndexedTable::put_if`], and [`Error::LifetimeTooLong`].
+    pub fn put_expiring_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Duration,
+        condition: Condition,
+    ) -> Result<Version, IndexError> {
+        let change = Change::Write(value, Some(checked(lifetime)?));
+        now(self.indexes().change(key, change, condition.0))
+    }
+
+    /// Removes an object. Returns the version that it had, `None` if there was none.
+    ///
+    /// # Errors
+    /// Those of a removal and of a transaction.
+    pub fn remove(&self, key: &[u8]) -> Result<Option<Version>, IndexError> {
+        self.remove_if(key, Condition::always())
+    }
+
+    /// Removes an object if a condition holds. Returns the version that it had, `None` if there was
+    /// none.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`IndexedTable::remove`].
+    pub fn remove_if(
+        &self,
+        key: &[u8],
+        condition: Condition,
+    ) -> Result<Option<Version>, IndexError> {
+        let removed = now(self.indexes().change(key, Change::Remove, condition.0))?;
+        Ok((removed != Version(0)).then_some(removed))
+    }
+
+    // Look-ups.
+
+    /// Returns all objects that have this index key, in the order of their own keys.
+    ///
+    /// # Errors
+    /// [`IndexError::NoIndex`], [`IndexError::Unready`], and errors of the store.
+    pub fn look_up(&self, index: &str, key: &[u8]) -> Result<Vec<Found>, IndexError> {
+        let mut page = self.page(index, Range::new(key..=key), usize::MAX)?;
+        while let Some(rest) = page.rest.take() {
+            let next = self.page(index, rest, usize::MAX)?;
+            page.found.extend(next.found);
+            page.rest = next.rest;
+        }
+        Ok(page.found)
+    }
+
+    /// Iterates over the objects whose index keys are in a range, in their order. An object that
+    /// keeps its key meanwhile comes exactly once.
+    pub fn range<K: AsRef<[u8]>>(
+        &self,
+        index: &str,
+        keys: impl RangeBounds<K>,
+    ) -> IndexScan<'_, 'c> {
+        self.scan(index, Range::new(keys))
+    }
+
+    /// Iterates over the objects whose index keys begin with these bytes, as
+    /// [`IndexedTable::range`] does.
+    pub fn prefix(&self, index: &str, prefix: &[u8]) -> IndexScan<'_, 'c> {
+        self.scan(index, Range::prefix(prefix))
+    }
+
+    fn scan(&self, index: &str, range: Range) -> IndexScan<'_, 'c> {
+        IndexScan { table: self, index: index.into(), rest: Some(range), found: VecDeque::new() }
+    }
+
+    /// Returns the first objects of a range of index keys, at most `most` of them, with the rest of
+    /// the range. There may be less, and even none, although there is a rest.
+    ///
+    /// # Errors
+    /// Those of [`IndexedTable::look_up`].
+    pub fn page(&self, index: &str, range: Range, most: usize) -> Result<Page, IndexError> {
+        now(self.indexes().look_up(index, range, most))
+    }
+}
+
+/// An iterator over the objects of a range of an index. It ends after the first error.
+#[derive(Debug)]
+pub struct IndexScan<'t, 'c> {
+    table: &'t IndexedTable<'c>,
+    index: String,
+    rest: Option<Range>,
+    /// Objects of the last page that the program has not taken.
+    found: VecDeque<Found>,
+}
+
+impl Iterator for IndexScan<'_, '_> {
+    type Item = Result<Found, IndexError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(found) = self.found.pop_front() {
+                return Some(Ok(found));
+            }
+            let page = match self.table.page(&self.index, self.rest.take()?, usize::MAX) {
+                Ok(page) => page,
+                Err(error) => return Some(Err(error)),
+            };
+            self.found.extend(page.found);
+            self.rest = page.rest;
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Fuzzes the catalog and the nodes of indexes, and values with packed keys: no bytes make the
+//! parsers panic, and what was packed comes back.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sprat_store::index::{Source, is_intact, pack, unpack};
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = is_intact(bytes);
+    let [a, b, c, ..] = *bytes else { return };
+    for source in [
+        Source::Key,
+        Source::Bytes { at: a.into(), len: b.into() },
+        Source::Field { number: a.into(), separator: c },
+        Source::Packed { number: a.into() },
+    ] {
+        let _ = source.key_of(&bytes[..2], bytes);
+    }
+    if let Some((keys, value)) = unpack(bytes)
+        && let Ok(packed) = pack(&keys, value)
+    {
+        assert_eq!(packed, bytes);
+    }
+});
