@@ -18,9 +18,8 @@ use super::error::Error;
 use super::node::{OwnedPoint, Point, emit};
 use super::state::{COPIES, Copied, ROOT, State};
 use super::tree::{ABSENT, Edits, catalog_key, index_of_node, node_key, unchanged};
-use super::{Indexes, Listed, Objects};
+use super::{Indexes, Listed, Objects, Seen};
 use crate::client::{self, Change, Cursor, TransactionPart};
-use crate::message::Status;
 use crate::message::data::RejectRules;
 use crate::types::{MAX_INDEX_KEY, TableId, Version};
 
@@ -38,6 +37,9 @@ pub struct Building {
     node_bytes: usize,
     /// The position in the scan of the table. `None`: all objects are in the index.
     next: Option<Cursor>,
+    /// The position behind the page whose objects are added now, and those that are left of it.
+    behind: Option<Cursor>,
+    old: Option<Vec<Old>>,
     objects: u64,
     skipped: u64,
 }
@@ -53,6 +55,23 @@ impl Building {
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// Returns the points of the objects of a page, the first one last: neighbours share a leaf.
+    fn points_of(&mut self, page: Vec<Listed>) -> Vec<Old> {
+        let mut old = Vec::with_capacity(page.len());
+        for (key, version, value) in &page {
+            match self.source.key_of(key, value) {
+                Some(index_key) if index_key.len() > MAX_INDEX_KEY => self.skipped += 1,
+                Some(index_key) => {
+                    let point = Point { key: index_key, object: key };
+                    old.push((*version, point.to_owned()));
+                }
+                None => {}
+            }
+        }
+        old.sort_unstable_by(|(_, a), (_, b)| b.point().cmp(&a.point()));
+        old
     }
 }
 
@@ -103,36 +122,44 @@ impl<O: Objects> Indexes<'_, O> {
     /// Those of a commit, after which this may be called again.
     pub async fn build(&self, building: &mut Building) -> Result<bool, Error> {
         let Some(from) = building.next.clone() else { return Ok(true) };
-        let (page, next) = self.objects.scan(self.table, from).await?;
-        let mut old = Vec::with_capacity(page.len());
-        for (key, version, value) in &page {
-            match building.source.key_of(key, value) {
-                Some(index_key) if index_key.len() > MAX_INDEX_KEY => building.skipped += 1,
-                Some(index_key) => {
-                    let point = Point { key: index_key, object: key };
-                    old.push((*version, point.to_owned()));
-                }
-                None => {}
+        let mut old = match building.old.take() {
+            Some(old) => old,
+            None => {
+                let (page, behind) = self.objects.scan(self.table, from).await?;
+                building.behind = behind;
+                building.objects += page.len() as u64;
+                building.points_of(page)
             }
+        };
+        let added = self.add_old(building, &mut old).await;
+        if added.is_err() || building.behind.is_none() {
+            // Another call goes on from there.
+            building.old = Some(old);
         }
-        self.add_old(building, old).await?;
-        building.objects += page.len() as u64;
-        if next.is_none() {
+        match added {
+            Err(Error::NoIndex(_)) => return Err(Error::NoIndex(building.name.clone())),
+            added => added?,
+        }
+        if building.behind.is_none() {
             self.finish(building).await?;
         }
-        building.next = next;
+        building.next = building.behind.take();
         Ok(building.next.is_none())
     }
 
-    /// Adds entries of objects that have these versions.
-    async fn add_old(&self, building: &Building, mut old: Vec<Old>) -> Result<(), Error> {
-        // Neighbours share a leaf. The last ones come first.
-        old.sort_unstable_by(|(_, a), (_, b)| b.point().cmp(&a.point()));
+    /// Adds entries of objects that have these versions, and takes those out of `old` that are
+    /// done. The last ones come first.
+    async fn add_old(&self, building: &Building, old: &mut Vec<Old>) -> Result<(), Error> {
         let (number, most, mut tries) = (building.number, building.node_bytes, 0);
         while let Some((_, last)) = old.last() {
             let leaves = self.leaves(&[(number, last.point())], &[]).await?.0;
             let leaf = leaves.first().ok_or(Error::Damaged)?;
-            let (mut size, mut entries) = (leaf.bytes.len(), leaf.node()?.len());
+            let node = leaf.node()?;
+            if node.has(last.point()) {
+                old.pop();
+                continue;
+            }
+            let (mut size, mut entries) = (leaf.bytes.len(), node.len());
             let (mut edits, mut count, mut keys) = (Edits::default(), 0, 0);
             edits.add(leaves);
             for (_, point) in old.iter().rev().take(BATCH) {
@@ -156,21 +183,30 @@ impl<O: Objects> Indexes<'_, O> {
                 change: Change::Check,
             });
             let parts: Vec<TransactionPart<'_>> = edits.parts(self.nodes).chain(checks).collect();
-            let leaves = parts.len() - count;
             match self.objects.commit(&parts).await {
                 Ok(_) => old.truncate(batch),
-                Err(client::Error::Conflict { part, why, .. }) => {
-                    if part >= leaves && why != Status::Locked && why != Status::Aborted {
-                        // Its change has kept the index.
-                        old.remove(batch + part - leaves);
-                    } else {
-                        tries += 1;
-                        self.objects.pause(tries).await?;
-                    }
+                Err(client::Error::Conflict { .. }) => {
+                    self.forget_changed(old, batch).await?;
+                    tries += 1;
+                    self.objects.pause(tries).await?;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
+    }
+
+    /// Takes the objects from `batch` on out of `old` that have changed: the change has kept the
+    /// index.
+    async fn forget_changed(&self, old: &mut Vec<Old>, batch: usize) -> Result<(), Error> {
+        let keys: Vec<(TableId, &[u8])> =
+            old[batch..].iter().map(|(_, point)| (self.table, &point.object[..])).collect();
+        let seen = self.objects.read(&keys).await?;
+        let stays = |(old, seen): &(Old, Option<Seen>)| {
+            seen.as_ref().is_some_and(|(version, _)| *version == old.0)
+        };
+        let rest = old.split_off(batch).into_iter().zip(seen);
+        old.extend(rest.filter(stays).map(|(old, _)| old));
         Ok(())
     }
 
@@ -203,7 +239,11 @@ impl<O: Objects> Indexes<'_, O> {
         loop {
             let copies = self.all_copies().await?;
             let mut catalog = newest(&copies);
-            catalog.find(name)?;
+            if let Err(error) = catalog.find(name) {
+                // An earlier drop may have ended before all nodes were gone.
+                self.clean().await?;
+                return Err(error);
+            }
             catalog.indexes.retain(|index| index.name != name);
             if self.write_catalog(&copies, &catalog, None).await? {
                 break;
@@ -319,5 +359,7 @@ fn building(
     next: Option<Cursor>,
 ) -> Building {
     let node_bytes = node_bytes as usize;
-    Building { name: name.into(), number, source, node_bytes, next, objects: 0, skipped: 0 }
+    let (behind, old) = (None, None);
+    let name = name.into();
+    Building { name, number, source, node_bytes, next, behind, old, objects: 0, skipped: 0 }
 }

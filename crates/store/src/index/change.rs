@@ -76,9 +76,15 @@ impl<O: Objects> Indexes<'_, O> {
         change: Change<'_>,
         rules: RejectRules,
     ) -> Result<Version, Error> {
-        let (mut conflicts, mut lost) = (0, 0);
+        let (mut conflicts, mut lost, mut is_known) = (0, 0, false);
         loop {
             match self.try_to_change(key, change, rules).await {
+                // The index may have been dropped since the catalog was read.
+                Err(Error::KeyTooLong(_)) if !is_known => {
+                    is_known = true;
+                    self.objects.state(State::forget_catalog);
+                    continue;
+                }
                 Ok(Tried::Done(version)) => return Ok(version),
                 Ok(Tried::Again) => continue,
                 Ok(Tried::Conflict) => {}
@@ -124,12 +130,15 @@ impl<O: Objects> Indexes<'_, O> {
         old.retain(|(_, point)| point.key.len() <= MAX_INDEX_KEY);
         let gone: Vec<_> = old.iter().copied().filter(|point| !new.contains(point)).collect();
         let mut edits = Edits::default();
-        // An index that is built may not have the entry of an old point.
-        let is_built = |number| catalog.numbered(number).is_some_and(|index| !index.is_ready);
-        let is_fresh = |point: &(u8, Point<'_>)| is_built(point.0) || !old.contains(point);
-        let fresh = new.iter().zip(leaves).filter(|(point, _)| is_fresh(point));
-        let (fresh, leaves): (Vec<_>, Vec<_>) = fresh.map(|(point, leaf)| (*point, leaf)).unzip();
-        edits.add(leaves);
+        let mut fresh = Vec::with_capacity(new.len());
+        for (point, leaf) in new.iter().zip(leaves) {
+            // The entry of an old point may be missing: the index is built, or the object was
+            // written without it.
+            if !old.contains(point) || !leaf.node()?.has(point.1) {
+                fresh.push(*point);
+                edits.add([leaf]);
+            }
+        }
         edits.add(self.leaves(&gone, &[]).await?.0);
         let all = fresh.iter().map(|point| (point, true)).chain(gone.iter().map(|p| (p, false)));
         for (&(index, point), add) in all {
@@ -141,7 +150,13 @@ impl<O: Objects> Indexes<'_, O> {
         let most = |index| catalog.numbered(index).map_or(0, |index| index.node_bytes as usize);
         if let Some((index, _)) = edits.too_large(most) {
             for &(_, point) in fresh.iter().filter(|(of, _)| *of == index) {
-                self.split(index, point, most(index)).await?;
+                match self.split(index, point, most(index)).await {
+                    // The split may have happened, and the change has not.
+                    Err(Error::Store(error)) if error.maybe_executed() => {
+                        return Ok(Tried::Conflict);
+                    }
+                    split => split?,
+                }
             }
             return Ok(Tried::Again);
         }

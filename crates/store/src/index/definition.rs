@@ -16,6 +16,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::RangeInclusive;
 
 use super::error::Error;
 use crate::types::{MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES};
@@ -24,6 +25,8 @@ use crate::types::{MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES};
 pub const NODE_BYTES: u32 = 1300;
 
 const FORMAT: u8 = 1;
+/// The sizes of nodes that are possible.
+const NODES: RangeInclusive<u32> = 64..=1 << 16;
 
 /// The part of an object that is its key in an index. Its text counts fields and keys from 1 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,7 +187,7 @@ impl Catalog {
         if name.is_empty() || name.len() > MAX_INDEX_NAME || name.chars().any(char::is_control) {
             return Err(Error::BadName(name.into()));
         }
-        if !(64..=1 << 16).contains(&node_bytes) {
+        if !NODES.contains(&node_bytes) {
             return Err(Error::BadNodeBytes(node_bytes));
         }
         if self.indexes.len() == MAX_INDEXES {
@@ -217,10 +220,14 @@ impl Catalog {
             let (&[number, ready, a, b, c, d, name_len], behind) = rest.split_first_chunk()?;
             let (name, behind) = behind.split_at_checked(name_len.into())?;
             let (source, behind) = behind.split_first_chunk()?;
+            let node_bytes = u32::from_be_bytes([a, b, c, d]);
+            if !NODES.contains(&node_bytes) {
+                return None;
+            }
             indexes.push(Definition {
                 name: core::str::from_utf8(name).ok()?.into(),
                 source: Source::parse(source)?,
-                node_bytes: u32::from_be_bytes([a, b, c, d]),
+                node_bytes,
                 is_ready: ready == 1,
                 number,
             });

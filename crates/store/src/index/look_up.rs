@@ -22,6 +22,9 @@ use crate::types::{TableId, Version};
 /// The most objects of a page.
 const MOST: usize = 1024;
 
+/// The most entries without objects that one look-up removes.
+const MOST_STALE: usize = 16;
+
 /// A range of index keys, and the position of a scan in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Range {
@@ -165,6 +168,10 @@ impl<O: Objects> Indexes<'_, O> {
         let nodes = leaves.iter().map(Read::node).collect::<Result<Vec<_>, Error>>()?;
         let mut points: Vec<Point<'_>> = Vec::new();
         let rest = range.points(nodes.into_iter(), &mut points, most);
+        if rest.as_ref().is_some_and(|rest| rest.point() <= from) {
+            // The entries have no order.
+            return Err(Error::Damaged);
+        }
         let rest = rest.map(|from| Range { from, to: range.to.clone() });
         let keys: Vec<(TableId, &[u8])> =
             points.iter().map(|point| (self.table, point.object)).collect();
@@ -182,6 +189,7 @@ impl<O: Objects> Indexes<'_, O> {
                 stale.push((version, point.to_owned()));
             }
         }
+        stale.truncate(MOST_STALE);
         // The answer is there. What is not removed now, another look-up will meet.
         let _ = self.forget_entries((index.number, index.node_bytes as usize), &stale).await;
         Ok(Page { found, rest })

@@ -382,7 +382,7 @@ pub(super) struct Edits {
 
 impl Edits {
     /// Adds leaves that may be changed.
-    pub(super) fn add(&mut self, leaves: Vec<Read>) {
+    pub(super) fn add(&mut self, leaves: impl IntoIterator<Item = Read>) {
         for leaf in leaves {
             self.leaves.entry(leaf.id).or_insert_with(|| (node_key(leaf.id), leaf));
         }

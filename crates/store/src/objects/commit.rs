@@ -145,10 +145,14 @@ impl Memory {
             return Err(Status::ValueTooLong);
         }
         let grown = self.log.live_bytes() + (len + COMPLETION) as u64;
-        if grown > self.log.live_limit_with(len + longest) || version > Version::MAX {
+        let is_full = grown > self.log.live_limit_with(len + longest);
+        // A removal makes room, at the latest after the decision.
+        let grows = matches!(item.planned, Planned::Write(..));
+        if grows && is_full || version > Version::MAX {
             return Err(Status::NoSpace);
         }
-        let put = self.put(&object, item.hash, None, Some(&record), Purpose::Write);
+        let purpose = if grows { Purpose::Write } else { Purpose::Remove };
+        let put = self.put(&object, item.hash, None, Some(&record), purpose);
         let at = put.map_err(|_| Status::Retry)?;
         if before.is_none() {
             self.log.use_version();
