@@ -63,7 +63,7 @@ impl State {
     }
 
     /// Returns the starts of the leaves behind that of a point, below the same parent, if the
-    /// client keeps that: so many that together they have about `most` entries.
+    /// client keeps that. Together they have about `most` entries.
     pub(super) fn leaves_behind(
         &self,
         index: &Definition,

@@ -393,8 +393,8 @@ fn the_rules_and_the_limits_of_a_change_hold() {
     assert_eq!(other, Error::Exists("first".into()));
 }
 
-/// A change that left the index key as it was added no entry. The client that built the index relied
-/// on that, since the object had changed after its scan.
+/// A change that left the index key as it was added no entry. The client that built the index
+/// relied on one, since the object had changed after its scan.
 #[test]
 fn a_change_while_an_index_is_built_adds_the_entry_of_the_same_key() {
     let mut world = World::new(1);

@@ -98,13 +98,6 @@ impl Transactions {
         lock.changing > 0 || access == Access::Change && lock.kept > 0
     }
 
-    /// Iterates over the hashes of the objects of `table` that prepared transactions are to change.
-    pub(super) fn changing(&self, table: TableId) -> impl Iterator<Item = KeyHash> {
-        let locks =
-            self.locks.iter().filter(move |((of, _), lock)| *of == table && lock.changing > 0);
-        locks.map(|((_, hash), _)| *hash)
-    }
-
     /// Returns true if the record with this key, about an object of `table`, is here.
     #[must_use]
     pub fn knows(&self, table: TableId, key: RecordKey) -> bool {
@@ -121,6 +114,13 @@ impl Transactions {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
+    }
+
+    /// Iterates over the hashes of the objects of `table` that prepared transactions are to change.
+    pub(super) fn changing(&self, table: TableId) -> impl Iterator<Item = KeyHash> {
+        let locks =
+            self.locks.iter().filter(move |((of, _), lock)| *of == table && lock.changing > 0);
+        locks.map(|((_, hash), _)| *hash)
     }
 
     /// Adds the record of an object of `table` that has this key and value.

@@ -63,14 +63,17 @@ pub(super) struct Shared {
     pub(super) node_bytes: u32,
 }
 
+/// An object that a task has read: its key, version and value.
+pub(super) type ReadObject = (u64, Version, Vec<u8>);
+
 /// An asynchronous task's access to the store.
 #[derive(Clone)]
 pub(super) struct Task {
     pub(super) shared: Rc<Shared>,
     /// The deadline of all operations of the task.
     pub(super) deadline: Instant,
-    /// The keys, the versions and the values of all objects that the task has read.
-    pub(super) seen: Rc<RefCell<Vec<(u64, Version, Vec<u8>)>>>,
+    /// The objects that the task has read.
+    pub(super) seen: Rc<RefCell<Vec<ReadObject>>>,
 }
 
 pub(super) fn key_bytes(key: u64) -> Vec<u8> {
