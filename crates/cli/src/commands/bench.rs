@@ -98,10 +98,9 @@ pub(crate) enum Bench {
   sprat bench transaction --transport fast+shm,tcp"
     )]
     Transaction(Transactions),
-    /// Measure look-ups, indexed writes, ordered scans and the creation of indexes, on one server
-    /// and on three.
+    /// Measure look-ups, indexed writes and ordered scans on one server and on three.
     ///
-    /// Objects have index keys of 30 bytes in their values. Each row has the same work without an
+    /// Also the creation of indexes. Objects have index keys of 30 bytes in their values. Each row has the same work without an
     /// index beside it, measured in turns: a look-up of one key has two reads, one after the other,
     /// an indexed write has two writes, and a scan of 100 objects a multi-read of 100 objects. The
     /// table has 0, 1 and 3 indexes, one after the other; a write with other index keys changes

@@ -167,8 +167,9 @@ Example:
     #[command(after_help = "Example:
   sprat bench broadcast --clients 4 --transport fast+shm")]
     Broadcast(Broadcast),
-    /// Measure inserts and look-ups with an index, by the number of objects: 1, 10, 100 and so on
-    /// up to --objects.
+    /// Measure inserts and look-ups with an index, by the number of objects.
+    ///
+    /// The numbers are 1, 10, 100 and so on up to --objects.
     #[command(
         alias = "indexBasic",
         after_help = "Example:
