@@ -100,11 +100,11 @@ pub(crate) enum Bench {
     Transaction(Transactions),
     /// Measure look-ups, indexed writes and ordered scans on one server and on three.
     ///
-    /// Also the creation of indexes. Objects have index keys of 30 bytes in their values. Each row has the same work without an
-    /// index beside it, measured in turns: a look-up of one key has two reads, one after the other,
-    /// an indexed write has two writes, and a scan of 100 objects a multi-read of 100 objects. The
-    /// table has 0, 1 and 3 indexes, one after the other; a write with other index keys changes
-    /// those of all indexes.
+    /// Also the creation of indexes. Objects have index keys of 30 bytes in their values. Each row
+    /// has the same work without an index beside it, measured in turns: a look-up of one key has
+    /// two reads, one after the other, an indexed write has two writes, and a scan of 100 objects a
+    /// multi-read of 100 objects. The table has 0, 1 and 3 indexes, one after the other; a write
+    /// with other index keys changes those of all indexes.
     #[command(after_help = "Examples:
   sprat bench index --transport fast+shm
   sprat bench index --objects 1000000 --seconds 3 --json index.jsonl
