@@ -255,6 +255,7 @@ impl Bonds {
             let ended = thread.join().map_err(|_| Fail::new("a client has ended by a panic"))?;
             counts.add(ended.map_err(Fail::new)?);
         }
+        let (_never, quiet) = channel::<()>();
         let mut tries = 0;
         loop {
             tries += 1;
@@ -265,7 +266,9 @@ impl Bonds {
                     return Err(Fail::new(format!("cannot read all objects: {error}")));
                 }
                 // A change without an answer may still be on its way.
-                Ok(Err(_)) | Err(_) => thread::sleep(AGAIN),
+                Ok(Err(_)) | Err(_) => {
+                    let _ = quiet.recv_timeout(AGAIN);
+                }
             }
         }
     }

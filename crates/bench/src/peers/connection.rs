@@ -181,9 +181,9 @@ impl Connection {
 
     /// Queues a request that reads the objects whose keys are the elements of the last reply. Its
     /// reply, a list, has the tag `tag`.
-    pub fn get_listed(&mut self, tag: u32) {
+    pub fn read_listed(&mut self, tag: u32) {
         let keys: Vec<&[u8]> = resp::elements(&self.input[self.last.clone()]).flatten().collect();
-        resp::get_all(&mut self.out, &keys);
+        resp::read_all(&mut self.out, &keys);
         self.tags.push_back(tag);
     }
 

@@ -49,7 +49,7 @@ pub fn keys_from(out: &mut Vec<u8>, key: &[u8], count: u64) {
 }
 
 /// Adds a request that reads several objects to `out`.
-pub fn get_all(out: &mut Vec<u8>, keys: &[&[u8]]) {
+pub fn read_all(out: &mut Vec<u8>, keys: &[&[u8]]) {
     request(out, &[&[&b"MGET"[..]], keys].concat());
 }
 
@@ -94,8 +94,8 @@ fn list(bytes: &[u8], head: usize, count: usize) -> Result<Option<Parsed>, Strin
     Ok(Some((Reply::List(count), end)))
 }
 
-/// Iterates over the elements of a complete reply that is a list: the value of each, `None` if it is
-/// absent.
+/// Iterates over the elements of a complete reply that is a list: the value of each, `None` if it
+/// is absent.
 pub fn elements(reply: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     let mut rest = line(reply).map_or(&[][..], |line| &reply[line.len() + 2..]);
     std::iter::from_fn(move || {
@@ -160,7 +160,7 @@ mod tests {
         let mut out = Vec::new();
         add_to_order(&mut out, b"user1");
         keys_from(&mut out, b"user1", 10);
-        get_all(&mut out, &[b"user1", b"user2"]);
+        read_all(&mut out, &[b"user1", b"user2"]);
         let golden: &[u8] = b"*4\r\n$4\r\nZADD\r\n$8\r\n_indices\r\n$1\r\n0\r\n$5\r\nuser1\r\n\
             *7\r\n$11\r\nZRANGEBYLEX\r\n$8\r\n_indices\r\n$6\r\n[user1\r\n$1\r\n+\r\n\
             $5\r\nLIMIT\r\n$1\r\n0\r\n$2\r\n10\r\n\

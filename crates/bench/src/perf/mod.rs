@@ -92,34 +92,36 @@ pub fn run(args: &Options) -> Result<(), Fail> {
     if let Some(core) = bench.local.client_core() {
         process::pin(core)?;
     }
-    for test in &args.tests {
-        match test {
-            Test::Baseline => baseline::run(&mut bench)?,
-            Test::Echo => echo::run(&mut bench)?,
-            Test::Tcp => own_tcp::run(&mut bench)?,
-            Test::Sessions => sessions::run(&mut bench)?,
-            Test::ReadWrite => basic::run(&mut bench)?,
-            Test::ReadThroughput => basic::throughput(&mut bench, basic::Kind::Reads)?,
-            Test::WriteThroughput => basic::throughput(&mut bench, basic::Kind::Writes)?,
-            Test::MultiRead => multi::run(&mut bench, basic::Kind::Reads)?,
-            Test::MultiWrite => multi::run(&mut bench, basic::Kind::Writes)?,
-            Test::Transaction => transaction::run(&mut bench)?,
-            Test::Index => index::run(&mut bench)?,
-            Test::Loaded => loaded::run(&mut bench)?,
-            Test::Clients => clients::run(&mut bench)?,
-            Test::Ycsb => ycsb::run(&mut bench)?,
-            Test::ClusterPerf(name) => clusterperf::run(&mut bench, *name)?,
-            Test::Overwrite => overwrite::run(&mut bench)?,
-            Test::Idle => idle::run(&mut bench)?,
-            Test::Failover => failover::run(&mut bench)?,
-            Test::Recovery => recovery::run(&mut bench)?,
-            Test::Migration => migration::run(&mut bench)?,
-            Test::Restart => restart::run(&mut bench)?,
-            Test::SingleThread => single_thread::run(&mut bench)?,
-            Test::Breakdown => breakdown::run(&mut bench)?,
-        }
+    args.tests.iter().try_for_each(|test| run_one(&mut bench, test))
+}
+
+/// Runs one test.
+fn run_one(bench: &mut Bench, test: &Test) -> Result<(), Fail> {
+    match test {
+        Test::Baseline => baseline::run(bench),
+        Test::Echo => echo::run(bench),
+        Test::Tcp => own_tcp::run(bench),
+        Test::Sessions => sessions::run(bench),
+        Test::ReadWrite => basic::run(bench),
+        Test::ReadThroughput => basic::throughput(bench, basic::Kind::Reads),
+        Test::WriteThroughput => basic::throughput(bench, basic::Kind::Writes),
+        Test::MultiRead => multi::run(bench, basic::Kind::Reads),
+        Test::MultiWrite => multi::run(bench, basic::Kind::Writes),
+        Test::Transaction => transaction::run(bench),
+        Test::Index => index::run(bench),
+        Test::Loaded => loaded::run(bench),
+        Test::Clients => clients::run(bench),
+        Test::Ycsb => ycsb::run(bench),
+        Test::ClusterPerf(name) => clusterperf::run(bench, *name),
+        Test::Overwrite => overwrite::run(bench),
+        Test::Idle => idle::run(bench),
+        Test::Failover => failover::run(bench),
+        Test::Recovery => recovery::run(bench),
+        Test::Migration => migration::run(bench),
+        Test::Restart => restart::run(bench),
+        Test::SingleThread => single_thread::run(bench),
+        Test::Breakdown => breakdown::run(bench),
     }
-    Ok(())
 }
 
 /// Measures and prints the table that ends `sprat demo`: the same few figures over every transport.

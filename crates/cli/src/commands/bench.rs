@@ -421,6 +421,27 @@ impl Recovery {
     }
 }
 
+impl Transactions {
+    fn options(&self) -> Options {
+        Options {
+            copies: self.copies.copies(),
+            sizes: self.sizes.size.clone(),
+            ..self.plain.options(Test::Transaction)
+        }
+    }
+}
+
+impl Indexes {
+    fn options(&self) -> Options {
+        Options {
+            copies: self.copies.copies(),
+            sizes: self.sizes.size.clone(),
+            objects: Some(self.objects),
+            ..self.plain.options(Test::Index)
+        }
+    }
+}
+
 impl Overwrites {
     fn options(&self) -> Options {
         Options {
@@ -470,17 +491,8 @@ impl Bench {
             },
             Self::Ycsb(args) => args.options(),
             Self::ClusterPerf(test) => test.options(),
-            Self::Transaction(args) => Options {
-                copies: args.copies.copies(),
-                sizes: args.sizes.size.clone(),
-                ..args.plain.options(Test::Transaction)
-            },
-            Self::Index(args) => Options {
-                copies: args.copies.copies(),
-                sizes: args.sizes.size.clone(),
-                objects: Some(args.objects),
-                ..args.plain.options(Test::Index)
-            },
+            Self::Transaction(args) => args.options(),
+            Self::Index(args) => args.options(),
             Self::Overwrite(args) => args.options(),
             Self::Idle(args) => {
                 Options { copies: args.copies.copies(), ..args.plain.options(Test::Idle) }

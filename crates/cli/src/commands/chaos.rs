@@ -252,7 +252,8 @@ fn human_text(options: &Options, report: &Report, left_out: &[Kind]) -> String {
     let bonds = report.bonds;
     format!(
         "{}{coordinators}{}{} transfers and {} audits of a bank, {} changes and {} look-ups by \
-         indexes, {} of them without an answer\nlongest time without any answer: {}; slowest answer: {}\n\
+         indexes, {} of them without an answer\n\
+         longest time without any answer: {}; slowest answer: {}\n\
          from a fault to the next answer: median {}, at most {}\n\
          {} rounds of faults; whole again after at most {:.1} s\n",
         columns.text(),

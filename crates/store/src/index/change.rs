@@ -149,16 +149,8 @@ impl<O: Objects> Indexes<'_, O> {
         }
         let most = |index| catalog.numbered(index).map_or(0, |index| index.node_bytes as usize);
         if let Some((index, _)) = edits.too_large(most) {
-            for &(_, point) in fresh.iter().filter(|(of, _)| *of == index) {
-                match self.split(index, point, most(index)).await {
-                    // The split may have happened, and the change has not.
-                    Err(Error::Store(error)) if error.maybe_executed() => {
-                        return Ok(Tried::Conflict);
-                    }
-                    split => split?,
-                }
-            }
-            return Ok(Tried::Again);
+            let points = fresh.iter().filter(|(of, _)| *of == index).map(|(_, point)| *point);
+            return self.make_room(index, points, most(index)).await;
         }
         let planned = match change {
             Change::Write(value, lifetime) => client::Change::Write(value, lifetime),
@@ -173,6 +165,23 @@ impl<O: Objects> Indexes<'_, O> {
             }
         }
         Ok(tried)
+    }
+
+    /// Splits the leaves of some points.
+    async fn make_room(
+        &self,
+        index: u8,
+        points: impl Iterator<Item = Point<'_>>,
+        most: usize,
+    ) -> Result<Tried, Error> {
+        for point in points {
+            match self.split(index, point, most).await {
+                // The split may have happened, and the change has not.
+                Err(Error::Store(error)) if error.maybe_executed() => return Ok(Tried::Conflict),
+                split => split?,
+            }
+        }
+        Ok(Tried::Again)
     }
 
     /// Commits a change of an object of this version, with the leaves that change with it.

@@ -71,7 +71,8 @@ impl State {
         most: usize,
     ) -> Vec<OwnedPoint> {
         let (mut starts, mut id, mut level) = (Vec::new(), ROOT, u8::MAX);
-        while let Some(bytes) = self.nodes.get(&(index.number, id))
+        while most > 0
+            && let Some(bytes) = self.nodes.get(&(index.number, id))
             && let Some(node) = Node::known(bytes)
             && node.level < level
         {

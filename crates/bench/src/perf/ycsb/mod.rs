@@ -9,8 +9,8 @@
 //! of operations in progress. A record is one value, and an update replaces all of it (YCSB's
 //! `writeallfields`), since neither our store nor memcached has fields.
 //!
-//! Workload E reads records in the order of their keys. Ours are in an index then, those of Redis in
-//! a sorted set. Each client has one operation in progress, since our blocking client has.
+//! Workload E reads records in the order of their keys. Ours are in an index then, those of Redis
+//! in a sorted set. Each client has one operation in progress, since our blocking client has.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -209,7 +209,7 @@ enum Waiting {
 pub(super) struct Theirs<'o> {
     connection: &'o mut Connection,
     shape: Shape,
-    /// What the operations wait for, by their tags.
+    /// The state of each operation in progress, by its tag.
     waiting: Vec<Waiting>,
 }
 
@@ -280,7 +280,7 @@ impl Session for Theirs<'_> {
                 Reply::Done => return Ok(Some((tag, 1))),
                 Reply::Value(found) if found == size => return Ok(Some((tag, 1))),
                 Reply::Value(found) => return Err(wrong(found, size)),
-                Reply::List(1..) if waiting == Waiting::Keys => self.connection.get_listed(tag),
+                Reply::List(1..) if waiting == Waiting::Keys => self.connection.read_listed(tag),
                 Reply::List(_) if waiting == Waiting::Last => {
                     return Ok(Some((tag, self.listed()?)));
                 }

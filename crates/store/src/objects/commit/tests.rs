@@ -118,3 +118,42 @@ fn a_group_counts_whole_or_not_at_all() {
     // The header, an object, the group's head, its first object, its second one, an object.
     assert_eq!(counts, [0, 1, 1, 1, 3, 4]);
 }
+
+/// A full memory still prepares the removals that make room, and checks.
+#[test]
+fn a_full_memory_prepares_removals() {
+    let mut memory = Memory::new(Log::new(1 << 20, 1 << 14, crc32c, false));
+    let tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
+    memory.tablets.take(tablet, HashKey([5; 16]), TableDurability::Cluster).unwrap();
+    let lease = LeaseId(1);
+    memory.results.extend(lease, sprat_proto::Instant::NEVER);
+    let first = Participant { table: TABLE, hash: KeyHash(1), rpc: 1 };
+    let value = [1; 1000];
+    let keys: Vec<[u8; 4]> = (0..2000_u32).map(u32::to_be_bytes).collect();
+    let item = |memory: &Memory, n: usize, planned| Item {
+        table: TABLE,
+        hash: memory.tablets.hash(TABLE, &keys[n]).unwrap(),
+        key: &keys[n],
+        rules: RejectRules::default(),
+        once: Once { lease, rpc: n as u64 + 1, ack: n as u64 },
+        planned,
+    };
+    let mut n = 0;
+    let full = loop {
+        let write = item(&memory, n, Planned::Write(&value, WallTime::NEVER));
+        match memory.commit(&[write], Participants::default()) {
+            Ok(_) => n += 1,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((full, n > 100), (Status::NoSpace, true));
+    let write = item(&memory, n, Planned::Write(&value, WallTime::NEVER));
+    assert_eq!(memory.prepare(&write, first), Err(Status::NoSpace));
+    for (n, planned) in [(0, Planned::Remove), (1, Planned::Check)] {
+        let other = Item {
+            once: Once { lease, rpc: 3000 + n as u64, ack: 0 },
+            ..item(&memory, n, planned)
+        };
+        memory.prepare(&other, first).unwrap();
+    }
+}
