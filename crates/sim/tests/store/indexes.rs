@@ -42,6 +42,8 @@ struct Indexer {
     span: u32,
     arrange_ppm: u32,
     pause_ns: u64,
+    /// The share of look-ups among the tasks. Commits refresh the catalog that a program keeps.
+    look_ups_ppm: u32,
     next: Instant,
     /// True once the last checks have begun, or another program makes them.
     is_last: bool,
@@ -66,6 +68,7 @@ impl Indexer {
             tables: Cell::default(),
             node_bytes,
         };
+        let look_ups_ppm = [250_000, 250_000, 900_000][rng.below(3) as usize];
         Self {
             host: start.host,
             node: Node::new(side, config(false), rng.fork(), start.port),
@@ -77,6 +80,7 @@ impl Indexer {
             span: shape.habits.span,
             arrange_ppm: shape.habits.arrange_ppm,
             pause_ns: shape.habits.pause_ns,
+            look_ups_ppm,
             // Most masters have joined the cluster by then.
             next: start.now.after(600 * MS),
             is_last: false,
@@ -85,7 +89,8 @@ impl Indexer {
 
     /// Returns a new task's access to the store.
     fn task(&self, deadline: Instant) -> Task {
-        Task { shared: Rc::clone(&self.shared), deadline, seen: Rc::default() }
+        let (seen, committed) = (Rc::default(), Rc::default());
+        Task { shared: Rc::clone(&self.shared), deadline, seen, committed }
     }
 
     fn deadline(&mut self, now: Instant) -> Instant {
@@ -125,10 +130,10 @@ impl Indexer {
         if self.rng.chance(self.arrange_ppm) {
             return self.tasks.push(Box::pin(task.arrange(self.servers)));
         }
-        self.tasks.push(match self.rng.below(100) {
+        self.tasks.push(match self.rng.below(80) {
+            _ if self.rng.chance(self.look_ups_ppm) => Box::pin(task.look_up()),
             0..10 => Box::pin(task.change_indexes(self.rng.chance(300_000))),
             10..15 => Box::pin(task.change_plainly()),
-            15..40 => Box::pin(task.look_up()),
             _ => Box::pin(task.change()),
         });
         // The program gives up a few.

@@ -412,6 +412,47 @@ fn a_change_while_an_index_is_built_adds_the_entry_of_the_same_key() {
     assert_eq!(world.only(all(&two, "first", Range::prefix(b""), 5)).len(), 1);
 }
 
+/// Drops an index as a client does that ends before it has removed the nodes.
+fn drop_without_nodes(world: &World, client: &Fake, name: &str) {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut drops = Box::pin(async { of(client).drop_index(name).await });
+    let commits = world.store.borrow().commits;
+    while world.store.borrow().commits == commits {
+        assert!(drops.as_mut().poll(&mut context).is_pending());
+    }
+}
+
+/// The client that drops an index ends when it has removed some of the nodes. A client that still
+/// knew the index went from the root again and again.
+#[test]
+fn a_way_through_the_rest_of_a_dropped_index_ends() {
+    let mut world = World::new(1);
+    let [one, two, three] = [world.client(0), world.client(0), world.client(0)];
+    world.only(create(&one, "first", FIRST, 100));
+    for n in 0..20 {
+        let (key, value) = (alloc::format!("{n}"), alloc::format!("{n:02}"));
+        let write = Change::Write(value.as_bytes(), None);
+        world.only(of(&one).change(key.as_bytes(), write, ANY)).unwrap();
+    }
+    for client in [&two, &three] {
+        assert_eq!(world.only(all(client, "first", Range::prefix(b""), 5)).len(), 20);
+    }
+    drop_without_nodes(&world, &one, "first");
+    let is_below = |key: &[u8]| index_of_node(key).is_some() && key != node_key((0, ROOT));
+    world.store.borrow_mut().objects.retain(|(_, key), _| !is_below(key));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut look_up = Box::pin(async { of(&two).look_up("first", Range::prefix(b""), 5).await });
+    let mut polls = (0..1_000).map(|_| look_up.as_mut().poll(&mut context));
+    let found = polls.find_map(|poll| if let Poll::Ready(it) = poll { Some(it) } else { None });
+    assert_eq!(found, Some(Err(Error::NoIndex("first".into()))));
+    let mut change =
+        Box::pin(async { of(&three).change(b"k", Change::Write(b"x", None), ANY).await });
+    let mut polls = (0..1_000).map(|_| change.as_mut().poll(&mut context));
+    assert!(polls.any(|poll| poll.is_ready()));
+    world.only(of(&three).clean()).unwrap();
+    world.check();
+}
+
 /// The client that drops an index ends before it has removed the nodes. Others change no entries of
 /// it any more. A client that still knew the index found what its leaves had at that time.
 #[test]
@@ -424,14 +465,7 @@ fn a_look_up_does_not_use_the_leaves_of_a_dropped_index() {
     };
     change(&mut world, b"before");
     assert_eq!(world.only(all(&two, "first", Range::prefix(b""), 5)).len(), 1);
-    {
-        let mut context = Context::from_waker(Waker::noop());
-        let mut drops = Box::pin(async { of(&one).drop_index("first").await });
-        let commits = world.store.borrow().commits;
-        while world.store.borrow().commits == commits {
-            assert!(drops.as_mut().poll(&mut context).is_pending());
-        }
-    }
+    drop_without_nodes(&world, &one, "first");
     change(&mut world, b"behind");
     let dropped = world.only(of(&two).look_up("first", Range::prefix(b""), 5));
     assert_eq!(dropped, Err(Error::NoIndex("first".into())));

@@ -186,10 +186,24 @@ impl<O: Objects> Indexes<'_, O> {
             seen.extend(read);
             tries += 1;
             if lost && tries > HASTY {
+                self.check_indexes(&ways).await?;
                 self.objects.pause(tries).await?;
             }
         }
         Ok((ways.into_iter().filter_map(|way| way.leaf).collect(), seen))
+    }
+
+    /// Checks that the indexes of ways that have no leaf yet exist. The root of a dropped index may
+    /// be left when nodes below it are gone.
+    async fn check_indexes(&self, ways: &[Way<'_>]) -> Result<(), Error> {
+        let kept = self.objects.state(|state| state.catalog.take());
+        let (catalog, _) = self.catalog().await?;
+        let mut numbers = ways.iter().filter(|way| way.leaf.is_none()).map(|way| way.index);
+        let Some(gone) = numbers.find(|&number| catalog.numbered(number).is_none()) else {
+            return Ok(());
+        };
+        let name = kept.and_then(|(catalog, _)| Some(catalog.numbered(gone)?.name.clone()));
+        Err(Error::NoIndex(name.unwrap_or_default()))
     }
 
     /// Takes the next node of a way. Returns false if it is not on the way any more.

@@ -1,8 +1,11 @@
 //! The tasks of a simulated program that uses indexes, and the checks of what its look-ups find.
 
 use std::collections::BTreeMap;
+use std::future::{Future as _, poll_fn};
 use std::ops::Bound;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use sprat_proto::Instant;
 use sprat_store::client::{Answer, Client, Error};
@@ -168,14 +171,26 @@ impl Task {
         }
     }
 
+    /// Drops an index. The task ends before it removes the nodes if `breaks_off` is true.
+    async fn drop_index(&self, index: usize, breaks_off: bool) -> Result<(), IndexError> {
+        let indexes = self.indexes();
+        let mut drops = pin!(indexes.drop_index(INDEXES[index].0));
+        let outcome = poll_fn(|context| match self.committed.get() {
+            1.. if breaks_off => Poll::Ready(Ok(())),
+            _ => drops.as_mut().poll(context),
+        });
+        match outcome.await {
+            Err(IndexError::NoIndex(_)) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
     /// Creates or drops an index, or removes what is left of dropped ones.
     pub(super) async fn change_indexes(self, first: bool) {
         let index = if first { 0 } else { self.below(3) as usize };
         let outcome = match self.below(5) {
-            0 | 1 if index > 0 => match self.indexes().drop_index(INDEXES[index].0).await {
-                Err(IndexError::NoIndex(_)) => Ok(()),
-                outcome => outcome,
-            },
+            0 if index > 0 => self.drop_index(index, true).await,
+            1 if index > 0 => self.drop_index(index, false).await,
             2 if !first => self.indexes().clean().await,
             _ => self.create(index).await.map(|_| ()),
         };
