@@ -364,6 +364,8 @@ impl Store {
     pub fn explain_index(&self, error: IndexError, what: &str) -> Fail {
         match error {
             IndexError::Store(error) => self.explain(error, what),
+            IndexError::NoIndex(_) => Fail::new(format!("{what}: {error}"))
+                .next("sprat index list TABLE shows those that exist"),
             other => Fail::new(format!("{what}: {other}")),
         }
     }

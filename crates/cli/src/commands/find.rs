@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Find) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
     let none = || IndexError::NoIndex(args.index.clone());
-    let explain = |error| index::explain(&store, error, &args.table);
+    let explain = |error| store.explain_index(error, &args.table);
     let indexed = index::of(&store, table)?.ok_or_else(none).map_err(explain)?;
     let mut left = args.limit.unwrap_or(usize::MAX);
     let mut rest = Some(args.range());

@@ -130,8 +130,9 @@ pub(crate) fn run(command: &Index) -> Result<(), Fail> {
         Index::Drop { at, table, name } => {
             let mut store = at.connect()?;
             let id = store.table(table)?;
-            let indexed = of(&store, id)?.ok_or_else(|| no_index(table, name))?;
-            indexed.drop_index(name).map_err(|error| explain(&store, error, table))
+            let none = || store.explain_index(IndexError::NoIndex(name.clone()), table);
+            let indexed = of(&store, id)?.ok_or_else(none)?;
+            indexed.drop_index(name).map_err(|error| store.explain_index(error, table))
         }
         Index::List { at, table, json } => list(&mut at.connect()?, table, *json),
     }
@@ -139,7 +140,7 @@ pub(crate) fn run(command: &Index) -> Result<(), Fail> {
 
 fn create(store: &mut Store, table: &str, name: &str, source: Source) -> Result<(), Fail> {
     let id = store.table(table)?;
-    let failed = |error| explain(store, error, table);
+    let failed = |error| store.explain_index(error, table);
     let indexed = store.raw().indexed(&store.raw().table_by_id(id)).map_err(failed)?;
     let mut building = indexed.begin_index(name, source).map_err(failed)?;
     let progress = Progress::new("indexed", None);
@@ -151,7 +152,8 @@ fn create(store: &mut Store, table: &str, name: &str, source: Source) -> Result<
             Ok(true) => break,
             Err(error) => {
                 progress.end();
-                return Err(explain(store, error, table)
+                return Err(store
+                    .explain_index(error, table)
                     .next("run the command again: it goes on with this index"));
             }
         }
@@ -171,7 +173,9 @@ fn list(store: &mut Store, table: &str, as_json: bool) -> Result<(), Fail> {
     let id = store.table(table)?;
     let indexed = of(store, id)?;
     let indexes = match &indexed {
-        Some(indexed) => indexed.list_indexes().map_err(|error| explain(store, error, table))?,
+        Some(indexed) => {
+            indexed.list_indexes().map_err(|error| store.explain_index(error, table))?
+        }
         None => Vec::new(),
     };
     if as_json {
@@ -211,7 +215,7 @@ fn json_source(source: Source) -> Value {
 pub(crate) fn of(store: &Store, table: TableId) -> Result<Option<IndexedTable<'_>>, Fail> {
     let client = store.raw();
     let indexed = client.if_indexed(&client.table_by_id(table));
-    indexed.map_err(|error| explain(store, error, "the indexes of the table"))
+    indexed.map_err(|error| store.explain_index(error, "the indexes of the table"))
 }
 
 /// Checks that a table has no indexes, which a command would not keep.
@@ -220,19 +224,5 @@ pub(crate) fn none(store: &Store, table: TableId) -> Result<(), Fail> {
         None => Ok(()),
         Some(_) => Err(Fail::new("the table has indexes, which this command does not keep")
             .next("use sprat put and sprat del, or drop the indexes and create them again after")),
-    }
-}
-
-fn no_index(table: &str, index: &str) -> Fail {
-    Fail::new(format!("{table}: {}", IndexError::NoIndex(index.to_owned())))
-        .next("sprat index list TABLE shows those that exist")
-}
-
-/// Returns the failure for an error of a table with indexes. `what` names the table or object.
-pub(crate) fn explain(store: &Store, error: IndexError, what: &str) -> Fail {
-    match error {
-        IndexError::Store(error) => store.explain(error, what),
-        IndexError::NoIndex(index) => no_index(what, &index),
-        error => Fail::new(format!("{what}: {error}")),
     }
 }

@@ -292,10 +292,10 @@ pub(crate) fn put(args: &Put) -> Result<(), Fail> {
     let version = match (args.expires, indexed) {
         (Some(lifetime), Some(indexed)) => indexed
             .put_expiring_if(key, &value, lifetime, condition)
-            .map_err(|error| index::explain(&store, error, &name(key)))?,
+            .map_err(|error| store.explain_index(error, &name(key)))?,
         (None, Some(indexed)) => indexed
             .put_if(key, &value, condition)
-            .map_err(|error| index::explain(&store, error, &name(key)))?,
+            .map_err(|error| store.explain_index(error, &name(key)))?,
         (Some(lifetime), None) => store.write_expiring(table, key, &value, lifetime, condition)?,
         (None, None) => store.write(table, key, &value, condition)?,
     };
@@ -351,7 +351,7 @@ pub(crate) fn del(args: &Del) -> Result<(), Fail> {
     let version = match index::of(&store, table)? {
         Some(indexed) => indexed
             .remove_if(key, condition)
-            .map_err(|error| index::explain(&store, error, &name(key)))?,
+            .map_err(|error| store.explain_index(error, &name(key)))?,
         None => store.remove(table, key, condition)?,
     };
     if args.json {

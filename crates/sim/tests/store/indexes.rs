@@ -9,17 +9,17 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use sprat_proto::time::{MS, SECOND};
+use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::node::{Node, config};
 use sprat_sim::wire::HostId;
-use sprat_sim::{Chaos, HostFaults, Options, Outside, Process, Start, World, seeds};
+use sprat_sim::{HostFaults, Options, Outside, Process, Start, World, seeds};
 use sprat_store::client::{Client, Config, Done, Op};
 
 use crate::replicas::Audits;
 use crate::score::Score;
 use crate::user::Side;
-use crate::{Shape, finish, locators_of, recovery, world};
+use crate::{Shape, finish, locators_of, recovery, transactions, world};
 
 mod finale;
 mod task;
@@ -89,8 +89,7 @@ impl Indexer {
 
     /// Returns a new task's access to the store.
     fn task(&self, deadline: Instant) -> Task {
-        let (seen, committed) = (Rc::default(), Rc::default());
-        Task { shared: Rc::clone(&self.shared), deadline, seen, committed }
+        Task { shared: Rc::clone(&self.shared), deadline, seen: Rc::default() }
     }
 
     fn deadline(&mut self, now: Instant) -> Instant {
@@ -223,10 +222,8 @@ fn indexed(seed: u64, rng: &mut Rng, options: Options, shape: &Shape) -> World<S
 
 /// Returns the shape of a world in which programs split, merge and move tablets.
 fn arranged_shape(rng: &mut Rng) -> Shape {
-    let mut shape = Shape { masters: 2 + rng.below(3) as usize, ..Shape::default() };
-    (shape.habits.span, shape.operations) = (1 + rng.below(4) as u32, 100);
-    (shape.habits.pause_ns, shape.server_term_ns) = (10 * MS, 2 * SECOND);
-    shape.habits.arrange_ppm = [0, 50_000, 200_000][rng.below(3) as usize];
+    let mut shape = transactions::arranged_shape(rng);
+    (shape.operations, shape.habits.pause_ns) = (100, 10 * MS);
     shape
 }
 
@@ -261,12 +258,7 @@ fn indexes_are_exact_while_tablets_move() {
 fn indexes_are_whole_without_their_clients() {
     seeds::each("indexes_are_whole_without_their_clients", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x14df);
-        let mut options = Options::default();
-        // The servers keep their leases, since their log has no replicas.
-        let (every_ns, down_ns, pause_ns) = (100 * MS, 500 * MS, 500 * MS);
-        options.chaos =
-            Chaos { every_ns, weights: [2, 1, 0, 0], down_ns, pause_ns, ..Chaos::default() };
-        options.wire.fault = recovery::mild_fault(&mut rng);
+        let options = transactions::client_faults(&mut rng);
         let mut shape = arranged_shape(&mut rng);
         shape.faults[2] = HostFaults::ALL;
         (shape.habits.span, shape.habits.pause_ns) = (4, 20 * MS);

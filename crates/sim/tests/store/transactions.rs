@@ -439,13 +439,24 @@ fn traded(seed: u64, options: Options, shape: &Shape, traders: usize) -> World<S
 }
 
 /// Returns the shape of a world in which traders split, merge and move tablets.
-fn arranged_shape(rng: &mut Rng) -> Shape {
+pub(crate) fn arranged_shape(rng: &mut Rng) -> Shape {
     let mut shape = Shape { masters: 2 + rng.below(3) as usize, ..Shape::default() };
     (shape.habits.span, shape.operations) = (1 + rng.below(4) as u32, 150);
     // A server without replicas that loses its lease takes its tablets along.
     shape.server_term_ns = 2 * SECOND;
     shape.habits.arrange_ppm = [0, 50_000, 300_000][rng.below(3) as usize];
     shape
+}
+
+/// Returns the faults of a world in which clients crash or are stopped. Its servers keep their
+/// leases, since their log has no replicas.
+pub(crate) fn client_faults(rng: &mut Rng) -> Options {
+    let mut options = Options::default();
+    let (every_ns, down_ns, pause_ns) = (100 * MS, 500 * MS, 500 * MS);
+    options.chaos =
+        Chaos { every_ns, weights: [2, 1, 0, 0], down_ns, pause_ns, ..Chaos::default() };
+    options.wire.fault = recovery::mild_fault(rng);
+    options
 }
 
 #[test]
@@ -471,12 +482,7 @@ fn transactions_are_decided_without_their_clients() {
     let (mut silent, mut worlds) = (0, 0);
     seeds::each("transactions_are_decided_without_their_clients", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x7ac6);
-        let mut options = Options::default();
-        // The servers keep their leases, since their log has no replicas.
-        let (every_ns, down_ns, pause_ns) = (100 * MS, 500 * MS, 500 * MS);
-        options.chaos =
-            Chaos { every_ns, weights: [2, 1, 0, 0], down_ns, pause_ns, ..Chaos::default() };
-        options.wire.fault = recovery::mild_fault(&mut rng);
+        let options = client_faults(&mut rng);
         let mut shape = arranged_shape(&mut rng);
         shape.faults[2] = HostFaults::ALL;
         (shape.habits.span, shape.habits.pause_ns) = (4, 20 * MS);

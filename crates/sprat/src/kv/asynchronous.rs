@@ -6,10 +6,11 @@
 
 use std::io;
 use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use sprat_proto::Instant;
+use sprat_proto::{Instant, Rng};
 use sprat_store::client::{
     Client as Machine, Cursor, Error, MigrationInfo, Op, Page, Parts, ServerInfo, TableInfo,
     TableOptions, TabletInfo,
@@ -65,6 +66,7 @@ struct Request {
 pub struct AsyncClient {
     requests: Requests<Request>,
     timeout_ns: u64,
+    rng: Arc<Mutex<Rng>>,
 }
 
 impl Builder {
@@ -76,10 +78,11 @@ impl Builder {
         let most = self.most_operations();
         let client = self.connect()?;
         let timeout_ns = client.shared().inner().timeout_ns;
+        let rng = Arc::new(Mutex::new(client.shared().fork_rng()));
         let waker = client.shared().inner().worker.waker();
         let (requests, queue) = requests(waker, most);
         thread::Builder::new().name("sprat-kv".into()).spawn(move || run(&client, &queue))?;
-        Ok(AsyncClient { requests, timeout_ns })
+        Ok(AsyncClient { requests, timeout_ns, rng })
     }
 }
 
@@ -146,6 +149,11 @@ impl AsyncClient {
         } else {
             Operation::new(promised, |_| Err(Error::TooManyOps))
         }
+    }
+
+    /// Returns a source of random numbers.
+    pub(super) fn fork_rng(&self) -> Rng {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner).fork()
     }
 
     /// Returns the deadline of an operation that starts now.

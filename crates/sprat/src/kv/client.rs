@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use sprat_proto::Instant;
 use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
@@ -193,7 +194,7 @@ impl Client {
     /// # Errors
     /// [`Error::TooManyParts`]. A part has the errors of its operation.
     pub fn multi<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Result<Parts, Error> {
-        multi::parts(self.shared.ask_parts(&multi::collect(parts)))
+        multi::parts(self.shared.ask_parts(&multi::collect(parts), Instant::NEVER))
     }
 
     /// Starts several operations, which [`Client::multi`] describes.

@@ -11,8 +11,8 @@ use sprat_store::client::{
     Answer, Cursor, Error, Part, PartRequest, TableInfo, TableOptions, TransactionPart, WaitedFor,
 };
 use sprat_store::index::{
-    Building, Change, Definition, Error as IndexError, Found, Indexes, Listed, NODE_BYTES, Objects,
-    Page, Range, Seen, Source, State, node_table,
+    Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
+    NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
 };
 use sprat_store::types::{Lifetime, TableId, Version};
 
@@ -24,7 +24,6 @@ use super::multi;
 use super::object::{Object, in_ms};
 use super::shared::Shared;
 use super::table::Table;
-use crate::random::rng;
 
 /// A table whose objects a client also finds by other keys, and in their order.
 ///
@@ -110,14 +109,6 @@ pub(super) fn node_options(tables: &[TableInfo], table: TableId) -> Result<Table
     Ok(TableOptions { span: info.tablets.clamp(1, 256).into(), durability: info.durability })
 }
 
-/// Returns a source of random numbers.
-pub(super) fn random() -> Result<Rng, Error> {
-    rng().map_err(|error| {
-        let why = Some(format!("the kernel gives no random numbers: {error}").into());
-        Error::Deadline { maybe_executed: false, waited_for: WaitedFor::Server, why }
-    })
-}
-
 /// Returns a lifetime that is not too long.
 pub(super) fn checked(lifetime: Duration) -> Result<Lifetime, Error> {
     let lifetime = in_ms(lifetime);
@@ -139,7 +130,7 @@ impl Objects for Waiting<'_> {
             return Ok(vec![object(ask)?]);
         }
         let parts: Vec<Part<'_>> = keys.iter().map(reading).collect();
-        objects(self.shared.ask_parts(&parts))
+        objects(self.shared.ask_parts(&parts, deadline))
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
@@ -188,7 +179,7 @@ impl Client {
         let id = table.id();
         let options = node_options(&self.tables()?, id)?;
         let nodes = self.create_table(&node_table(id), options)?.id();
-        Ok(self.with_nodes(id, nodes)?)
+        Ok(self.with_nodes(id, nodes))
     }
 
     /// Returns a table as one with indexes if it has some.
@@ -201,7 +192,7 @@ impl Client {
     ) -> Result<Option<IndexedTable<'c>>, IndexError> {
         match self.table(&node_table(table.id())) {
             Ok(nodes) => {
-                let indexed = self.with_nodes(table.id(), nodes.id())?;
+                let indexed = self.with_nodes(table.id(), nodes.id());
                 let has_indexes = !indexed.list_indexes()?.is_empty();
                 Ok(has_indexes.then_some(indexed))
             }
@@ -210,14 +201,14 @@ impl Client {
         }
     }
 
-    fn with_nodes(&self, table: TableId, nodes: TableId) -> Result<IndexedTable<'_>, Error> {
+    fn with_nodes(&self, table: TableId, nodes: TableId) -> IndexedTable<'_> {
         let objects = Waiting {
             shared: self.shared(),
             state: RefCell::default(),
-            rng: RefCell::new(random()?),
+            rng: RefCell::new(self.shared().fork_rng()),
             deadline: RefCell::new(Instant::NEVER),
         };
-        Ok(IndexedTable { table: self.table_by_id(table), nodes, objects })
+        IndexedTable { table: self.table_by_id(table), nodes, objects }
     }
 }
 
@@ -276,10 +267,13 @@ impl<'c> IndexedTable<'c> {
     /// # Errors
     /// [`IndexError::NoIndex`], and errors of the store.
     pub fn drop_index(&self, name: &str) -> Result<(), IndexError> {
-        let indexes = self.indexes();
-        // An index may have many nodes.
-        self.objects.deadline.replace(Instant::NEVER);
-        now(indexes.drop_index(name))
+        let dropped = now(self.indexes().drop_index(name));
+        // Another client may have ended before it had removed all nodes.
+        if matches!(dropped, Ok(()) | Err(IndexError::NoIndex(_))) {
+            let mut cleaning = Cleaning::default();
+            while !now(self.indexes().clean(&mut cleaning))? {}
+        }
+        dropped
     }
 
     /// Lists the indexes of the table.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use sprat_proto::{Instant, Rng};
 use sprat_store::client::{Change as Planned, Client as Machine, Cursor, Error, TransactionPart};
 use sprat_store::index::{
-    Building, Change, Definition, Error as IndexError, Found, Indexes, Listed, NODE_BYTES, Objects,
-    Page, Range, Seen, Source, State, node_table,
+    Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
+    NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
 };
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::{Lifetime, TableId, Version};
@@ -16,7 +16,7 @@ use sprat_store::types::{Lifetime, TableId, Version};
 use super::asynchronous::{AsyncClient, AsyncTable};
 use super::condition::Condition;
 use super::indexed::{
-    checked, listed, node_options, object, objects, out_of_time, random, reading, versions,
+    checked, listed, node_options, object, objects, out_of_time, reading, versions,
 };
 use super::multi::{OwnedParts, Part};
 
@@ -144,7 +144,7 @@ impl AsyncClient {
     pub async fn indexed(&self, table: &AsyncTable) -> Result<AsyncIndexedTable, IndexError> {
         let options = node_options(&self.tables().await?, table.id())?;
         let nodes = self.create_table(&node_table(table.id()), options).await?.id();
-        let known = Arc::new(Mutex::new((State::default(), random()?)));
+        let known = Arc::new(Mutex::new((State::default(), self.fork_rng())));
         Ok(AsyncIndexedTable { table: table.clone(), nodes, client: self.clone(), known })
     }
 }
@@ -203,9 +203,13 @@ impl AsyncIndexedTable {
     /// # Errors
     /// [`IndexError::NoIndex`], and errors of the store.
     pub async fn drop_index(&self, name: &str) -> Result<(), IndexError> {
-        // An index may have many nodes.
-        let starting = Starting { table: self, deadline: Instant::NEVER };
-        self.indexes(&starting).drop_index(name).await
+        let dropped = self.indexes(&self.starting()).drop_index(name).await;
+        // Another client may have ended before it had removed all nodes.
+        if matches!(dropped, Ok(()) | Err(IndexError::NoIndex(_))) {
+            let mut cleaning = Cleaning::default();
+            while !self.indexes(&self.starting()).clean(&mut cleaning).await? {}
+        }
+        dropped
     }
 
     /// Lists the indexes of the table.

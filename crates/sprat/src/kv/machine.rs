@@ -2,9 +2,9 @@
 
 use std::mem;
 
-use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
+use sprat_proto::{Instant, Rng};
 use sprat_store::client::{Answer, Client, Done, Error, Op, Value};
 use sprat_store::types::Version;
 
@@ -94,6 +94,11 @@ impl Operations {
         }
         self.by_op[op.index()] = Some(id);
         (op, id)
+    }
+
+    /// Returns a source of random numbers.
+    pub(super) fn fork_rng(&mut self) -> Rng {
+        self.pauses.fork_rng()
     }
 
     /// Starts a pause behind this number of tries of a transaction. It ends with an empty

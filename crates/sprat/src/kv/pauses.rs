@@ -26,6 +26,11 @@ impl Pauses {
         Self { rng, waiting: Vec::new() }
     }
 
+    /// Returns another source of random numbers.
+    pub(super) fn fork_rng(&mut self) -> Rng {
+        self.rng.fork()
+    }
+
     /// Returns the end of a pause behind this number of tries: a random time that grows, so that
     /// transactions which met each other do not meet again. `None`: it is past the deadline.
     pub(super) fn after(&mut self, now: Instant, tries: u32, deadline: Instant) -> Option<Instant> {

@@ -2,7 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 
-use sprat_proto::Instant;
+use sprat_proto::{Instant, Rng};
 use sprat_store::client::{Call, Client as Machine, Op, Part};
 
 use super::machine::{Operations, Outcome};
@@ -117,12 +117,12 @@ impl Shared {
         outcome
     }
 
-    /// Starts a multi-operation and waits for its outcome. The first parts are on their way while
-    /// it starts the next ones.
-    pub(super) fn ask_parts(&self, parts: &[Part<'_>]) -> Outcome {
+    /// Starts a multi-operation and waits for its outcome, until the deadline at most. The first
+    /// parts are on their way while it starts the next ones.
+    pub(super) fn ask_parts(&self, parts: &[Part<'_>], deadline: Instant) -> Outcome {
         let mut inner = self.inner();
-        let (now, deadline) = inner.times();
-        let begin = |client: &mut Machine| client.begin_multi(parts.len(), deadline);
+        let (now, at) = inner.times();
+        let begin = |client: &mut Machine| client.begin_multi(parts.len(), at.min(deadline));
         let (op, id) = inner.worker.machine().start(begin);
         for sent_together in parts.chunks(SENT_TOGETHER) {
             inner.worker.machine().client.add_parts(op, sent_together.iter().copied());
@@ -143,6 +143,11 @@ impl Shared {
         let id = machine.start_pause(now, tries, deadline)?;
         machine.completions.deliver(id, Delivery::Queued);
         Some(id)
+    }
+
+    /// Returns a source of random numbers.
+    pub(super) fn fork_rng(&self) -> Rng {
+        self.inner().worker.machine().fork_rng()
     }
 
     pub(super) fn wait(&self, id: EntryId) -> Outcome {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
+use sprat_proto::Instant;
 use sprat_store::client::{Answer, Cursor, Error, Page, TabletInfo};
 use sprat_store::types::{TableId, Version};
 
@@ -507,7 +508,7 @@ impl<'c> Table<'c> {
     }
 
     fn ask_many<'a>(&self, parts: impl Iterator<Item = Part<'a>>) -> Outcome {
-        self.shared.ask_parts(&multi::collect(parts))
+        self.shared.ask_parts(&multi::collect(parts), Instant::NEVER)
     }
 
     /// Lists the tablets of the table with their owners.

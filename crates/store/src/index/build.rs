@@ -44,6 +44,15 @@ pub struct Building {
     skipped: u64,
 }
 
+/// The removal of the nodes of dropped indexes in progress.
+#[derive(Debug, Default)]
+pub struct Cleaning {
+    /// The position in the scan of the node table.
+    next: Cursor,
+    /// True if this scan has met such nodes.
+    found: bool,
+}
+
 impl Building {
     /// Returns the number of objects that the scan has met.
     #[must_use]
@@ -94,7 +103,7 @@ impl<O: Objects> Indexes<'_, O> {
         let mut tries = 0;
         loop {
             let copies = self.all_copies().await?;
-            let mut catalog = newest(&copies);
+            let mut catalog = first_of(&copies);
             if let Ok(index) = catalog.find(name) {
                 if (index.source, index.node_bytes) != (source, node_bytes) {
                     return Err(Error::Exists(name.into()));
@@ -215,7 +224,7 @@ impl<O: Objects> Indexes<'_, O> {
         let mut tries = 0;
         loop {
             let copies = self.all_copies().await?;
-            let mut catalog = newest(&copies);
+            let mut catalog = first_of(&copies);
             let number = building.number;
             let index = catalog.indexes.iter_mut().find(|index| index.number == number);
             let index = index.ok_or_else(|| Error::NoIndex(building.name.clone()))?;
@@ -229,8 +238,7 @@ impl<O: Objects> Indexes<'_, O> {
         }
     }
 
-    /// Drops an index. Its nodes are removed then; [`Indexes::clean`] removes what an error has
-    /// left.
+    /// Drops an index: no change keeps it from now on. [`Indexes::clean`] removes its nodes.
     ///
     /// # Errors
     /// [`Error::NoIndex`], and those of a commit.
@@ -238,67 +246,57 @@ impl<O: Objects> Indexes<'_, O> {
         let mut tries = 0;
         loop {
             let copies = self.all_copies().await?;
-            let mut catalog = newest(&copies);
-            if let Err(error) = catalog.find(name) {
-                // An earlier drop may have ended before all nodes were gone.
-                self.clean().await?;
-                return Err(error);
-            }
+            let mut catalog = first_of(&copies);
+            catalog.find(name)?;
             catalog.indexes.retain(|index| index.name != name);
             if self.write_catalog(&copies, &catalog, None).await? {
-                break;
+                return Ok(());
             }
             tries += 1;
             self.objects.pause(tries).await?;
         }
-        self.clean().await
     }
 
-    /// Removes the nodes of dropped indexes.
+    /// Removes some of the nodes of dropped indexes, also of those that another client has dropped.
+    /// Returns true if none is left.
     ///
     /// # Errors
-    /// Those of scans and commits.
-    pub async fn clean(&self) -> Result<(), Error> {
+    /// Those of scans and commits, after which this may be called again.
+    pub async fn clean(&self, cleaning: &mut Cleaning) -> Result<bool, Error> {
+        let (page, behind) = self.objects.scan(self.nodes, cleaning.next.clone()).await?;
+        let catalog = first_of(&self.all_copies().await?);
+        // A number that the catalog does not have yet is not that of a dropped index.
+        let is_dropped = |(key, ..): &&Listed| {
+            index_of_node(key).is_some_and(|index| catalog.has_dropped(index))
+        };
+        let keys: Vec<&[u8]> = page.iter().filter(is_dropped).map(|(key, ..)| &key[..]).collect();
+        cleaning.found |= !keys.is_empty();
+        for keys in keys.chunks(BATCH) {
+            self.remove_nodes(keys).await?;
+        }
         // A split in progress may add nodes to those that a scan has met.
-        while self.remove_dropped().await? > 0 {}
-        Ok(())
+        let is_done = behind.is_none() && !cleaning.found;
+        *cleaning = match behind {
+            Some(next) => Cleaning { next, found: cleaning.found },
+            None => Cleaning::default(),
+        };
+        Ok(is_done)
     }
 
-    /// Removes the nodes of dropped indexes that a scan meets. Returns their number.
-    async fn remove_dropped(&self) -> Result<usize, Error> {
-        let mut next = Some(Cursor::default());
-        let (mut tries, mut removed) = (0, 0);
-        while let Some(from) = next {
-            let (page, behind) = self.objects.scan(self.nodes, from).await?;
-            let catalog = newest(&self.all_copies().await?);
-            // A number that the catalog does not have yet is not that of a dropped index.
-            let is_dropped = |(key, ..): &&Listed| {
-                index_of_node(key).is_some_and(|index| catalog.has_dropped(index))
-            };
-            let keys: Vec<&[u8]> =
-                page.iter().filter(is_dropped).map(|(key, ..)| &key[..]).collect();
-            for keys in keys.chunks(BATCH) {
-                let parts: Vec<TransactionPart<'_>> = keys
-                    .iter()
-                    .map(|key| TransactionPart {
-                        table: self.nodes,
-                        key,
-                        rules: RejectRules::default(),
-                        change: Change::Remove,
-                    })
-                    .collect();
-                while let Err(error) = self.objects.commit(&parts).await {
-                    if !matches!(error, client::Error::Conflict { .. }) {
-                        return Err(error.into());
-                    }
-                    tries += 1;
-                    self.objects.pause(tries).await?;
-                }
+    /// Removes nodes, as they are now.
+    async fn remove_nodes(&self, keys: &[&[u8]]) -> Result<(), Error> {
+        let (table, rules, change) = (self.nodes, RejectRules::default(), Change::Remove);
+        let parts: Vec<TransactionPart<'_>> =
+            keys.iter().map(|key| TransactionPart { table, key, rules, change }).collect();
+        let mut tries = 0;
+        while let Err(error) = self.objects.commit(&parts).await {
+            if !matches!(error, client::Error::Conflict { .. }) {
+                return Err(error.into());
             }
-            removed += keys.len();
-            next = behind;
+            tries += 1;
+            self.objects.pause(tries).await?;
         }
-        Ok(removed)
+        Ok(())
     }
 
     /// Reads all copies of the catalog.
@@ -339,8 +337,10 @@ impl<O: Objects> Indexes<'_, O> {
             })
             .chain(other)
             .collect();
+        let committed = self.objects.commit(&parts).await;
+        // Another task of this client may have read the catalog meanwhile.
         self.objects.state(State::forget_catalog);
-        match self.objects.commit(&parts).await {
+        match committed {
             Ok(_) => Ok(true),
             Err(client::Error::Conflict { .. }) => Ok(false),
             Err(error) => Err(error.into()),
@@ -348,8 +348,8 @@ impl<O: Objects> Indexes<'_, O> {
     }
 }
 
-/// Returns the catalog of a copy. If the copies differ, a commit will find it out.
-fn newest(copies: &[Copied]) -> Catalog {
+/// Returns the catalog of the first copy. If the copies differ, a commit will find it out.
+fn first_of(copies: &[Copied]) -> Catalog {
     copies.first().map_or_else(Catalog::default, |(catalog, _)| (**catalog).clone())
 }
 

@@ -15,11 +15,11 @@ use super::error::Error;
 use super::node::{OwnedPoint, Point};
 use super::state::State;
 use super::tree::{Edits, catalog_key, unchanged};
-use super::{Indexes, Objects, Seen};
+use super::{Indexes, Objects};
 use crate::client::{self, TransactionPart};
 use crate::message::Status;
 use crate::message::data::RejectRules;
-use crate::types::{Lifetime, MAX_INDEX_KEY, TableId, Version};
+use crate::types::{Lifetime, MAX_INDEX_KEY, Version};
 
 /// The number of indexes without a root that a change may meet, one after the other: they were
 /// dropped. One more is damage.
@@ -196,7 +196,12 @@ impl<O: Objects> Indexes<'_, O> {
         let parts: Vec<TransactionPart<'_>> = [object]
             .into_iter()
             .chain(edits.parts(self.nodes))
-            .chain([self.unchanged_catalog(&checked, catalog)])
+            .chain([TransactionPart {
+                table: self.nodes,
+                key: &checked,
+                rules: unchanged(catalog),
+                change: client::Change::Check,
+            }])
             .collect();
         match self.objects.commit(&parts).await {
             Ok(_) if change == client::Change::Remove => Ok(Tried::Done(version)),
@@ -210,16 +215,6 @@ impl<O: Objects> Indexes<'_, O> {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Returns the part of a transaction that checks the catalog.
-    pub(super) fn unchanged_catalog<'a>(
-        &self,
-        key: &'a [u8],
-        version: Version,
-    ) -> TransactionPart<'a> {
-        let change = client::Change::Check;
-        TransactionPart { table: self.nodes, key, rules: unchanged(version), change }
     }
 
     /// Removes the entries of objects of which a version was read that does not have them, 0 if the
@@ -249,19 +244,5 @@ impl<O: Objects> Indexes<'_, O> {
             }
         }
         Ok(())
-    }
-
-    /// Reads an object.
-    ///
-    /// # Errors
-    /// Those of a read.
-    pub async fn read(&self, key: &[u8]) -> Result<Option<Seen>, Error> {
-        let read = self.objects.read(&[(self.table, key)]).await?;
-        Ok(read.into_iter().next().flatten())
-    }
-
-    /// Returns the table whose indexes these are.
-    pub fn table(&self) -> TableId {
-        self.table
     }
 }

@@ -32,8 +32,8 @@ pub enum Error {
     /// The size of nodes is out of range.
     #[error("nodes of {0} bytes are too small or too large: 64 to 65536 are possible")]
     BadNodeBytes(u32),
-    /// The table has too many indexes, or 256 were created in all.
-    #[error("the table has {MAX_INDEXES} indexes, or 256 were created in all; it can have no more")]
+    /// The table has too many indexes, or 255 were created in all.
+    #[error("the table has {MAX_INDEXES} indexes, or 255 were created in all; it can have no more")]
     TooManyIndexes,
     /// The index key of an object is too long. Nothing was changed.
     #[error("the index key has {0} bytes, the limit is {MAX_INDEX_KEY}")]

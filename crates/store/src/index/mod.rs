@@ -42,7 +42,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-pub use build::Building;
+pub use build::{Building, Cleaning};
 pub use change::Change;
 pub use definition::{Definition, NODE_BYTES, Source, pack, unpack};
 pub use error::Error;
@@ -102,12 +102,13 @@ pub trait Objects {
 #[must_use]
 pub fn is_intact(bytes: &[u8]) -> bool {
     let node = node::Node::parse(bytes);
-    let has_entries = node.is_some_and(|node| node.entries().count() == node.len());
-    has_entries || definition::Catalog::parse(bytes).is_some_and(|it| it.bytes() == bytes)
+    let same = |it: node::Node<'_>| node::emit(it.level, it.start, it.end, it.entries()) == bytes;
+    node.is_some_and(same)
+        || definition::Catalog::parse(bytes).is_some_and(|it| it.bytes() == bytes)
 }
 
 /// The indexes of one table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Indexes<'o, O> {
     objects: &'o O,
     table: TableId,

@@ -242,6 +242,16 @@ async fn create(fake: &Fake, name: &str, source: Source, node_bytes: u32) {
     while !of(fake).build(&mut building).await.unwrap() {}
 }
 
+async fn clean(fake: &Fake) {
+    let mut cleaning = Cleaning::default();
+    while !of(fake).clean(&mut cleaning).await.unwrap() {}
+}
+
+async fn drop_index(fake: &Fake, name: &str) {
+    of(fake).drop_index(name).await.unwrap();
+    clean(fake).await;
+}
+
 /// Returns all that a look-up finds, page by page.
 async fn all(fake: &Fake, name: &str, range: Range, most: usize) -> Vec<Found> {
     let (mut found, mut rest) = (Vec::new(), Some(range));
@@ -286,7 +296,7 @@ fn indexes_have_exactly_the_entries_of_the_objects() {
         tasks.push(Box::pin(async {
             create(&clients[0], "second", SECOND, node_bytes).await;
             create(&clients[0], "own", Source::Key, node_bytes).await;
-            of(&clients[0]).drop_index("first").await.unwrap();
+            drop_index(&clients[0], "first").await;
             create(&clients[0], "first", FIRST, node_bytes).await;
         }));
         world.run(tasks);
@@ -412,16 +422,6 @@ fn a_change_while_an_index_is_built_adds_the_entry_of_the_same_key() {
     assert_eq!(world.only(all(&two, "first", Range::prefix(b""), 5)).len(), 1);
 }
 
-/// Drops an index as a client does that ends before it has removed the nodes.
-fn drop_without_nodes(world: &World, client: &Fake, name: &str) {
-    let mut context = Context::from_waker(Waker::noop());
-    let mut drops = Box::pin(async { of(client).drop_index(name).await });
-    let commits = world.store.borrow().commits;
-    while world.store.borrow().commits == commits {
-        assert!(drops.as_mut().poll(&mut context).is_pending());
-    }
-}
-
 /// The client that drops an index ends when it has removed some of the nodes. A client that still
 /// knew the index went from the root again and again.
 #[test]
@@ -437,7 +437,7 @@ fn a_way_through_the_rest_of_a_dropped_index_ends() {
     for client in [&two, &three] {
         assert_eq!(world.only(all(client, "first", Range::prefix(b""), 5)).len(), 20);
     }
-    drop_without_nodes(&world, &one, "first");
+    world.only(of(&one).drop_index("first")).unwrap();
     let is_below = |key: &[u8]| index_of_node(key).is_some() && key != node_key((0, ROOT));
     world.store.borrow_mut().objects.retain(|(_, key), _| !is_below(key));
     let mut context = Context::from_waker(Waker::noop());
@@ -449,7 +449,7 @@ fn a_way_through_the_rest_of_a_dropped_index_ends() {
         Box::pin(async { of(&three).change(b"k", Change::Write(b"x", None), ANY).await });
     let mut polls = (0..1_000).map(|_| change.as_mut().poll(&mut context));
     assert!(polls.any(|poll| poll.is_ready()));
-    world.only(of(&three).clean()).unwrap();
+    world.only(clean(&three));
     world.check();
 }
 
@@ -465,13 +465,13 @@ fn a_look_up_does_not_use_the_leaves_of_a_dropped_index() {
     };
     change(&mut world, b"before");
     assert_eq!(world.only(all(&two, "first", Range::prefix(b""), 5)).len(), 1);
-    drop_without_nodes(&world, &one, "first");
+    world.only(of(&one).drop_index("first")).unwrap();
     change(&mut world, b"behind");
     let dropped = world.only(of(&two).look_up("first", Range::prefix(b""), 5));
     assert_eq!(dropped, Err(Error::NoIndex("first".into())));
     world.only(create(&one, "first", FIRST, 100));
     assert_eq!(world.only(all(&two, "first", Range::prefix(b""), 5)).len(), 2);
-    world.only(of(&two).clean()).unwrap();
+    world.only(clean(&two));
     world.check();
 }
 

@@ -11,12 +11,12 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::definition::Catalog;
 use super::error::Error;
 use super::node::{Entry, Node, OwnedPoint, Point, emit};
 use super::state::{COPIES, Copied, NodeId, ROOT, State};
 use super::{Indexes, Objects, Seen};
 use crate::client::{self, Change, TransactionPart};
-use crate::index::definition::Catalog;
 use crate::message::data::RejectRules;
 use crate::types::{TableId, Version};
 
@@ -66,6 +66,12 @@ pub(super) fn catalog_key(copy: u8) -> [u8; 2] {
     [b'c', copy]
 }
 
+/// Returns the error of an index that does not exist, by its name in the catalog that was kept.
+fn no_index(kept: Option<Copied>, number: u8) -> Error {
+    let name = kept.and_then(|(catalog, _)| Some(catalog.numbered(number)?.name.clone()));
+    Error::NoIndex(name.unwrap_or_default())
+}
+
 /// A node that was read, and parsed then.
 #[derive(Clone, Debug)]
 pub(super) struct Read {
@@ -90,7 +96,7 @@ impl Read {
 struct Way<'p> {
     index: u8,
     point: Point<'p>,
-    /// The nodes that the way has passed, and their number that were kept ones.
+    /// The nodes that the way has passed.
     passed: Vec<NodeId>,
     at: u64,
     /// The level of the last node. The next one is lower.
@@ -146,6 +152,9 @@ impl<O: Objects> Indexes<'_, O> {
 
     /// Returns the copy of the catalog that the client uses.
     pub(super) fn copy(&self) -> u8 {
+        if let Some(copy) = self.objects.state(|state| state.copy) {
+            return copy;
+        }
         let random = (self.objects.random() % u64::from(COPIES)) as u8;
         self.objects.state(|state| *state.copy.get_or_insert(random))
     }
@@ -202,8 +211,7 @@ impl<O: Objects> Indexes<'_, O> {
         let Some(gone) = numbers.find(|&number| catalog.numbered(number).is_none()) else {
             return Ok(());
         };
-        let name = kept.and_then(|(catalog, _)| Some(catalog.numbered(gone)?.name.clone()));
-        Err(Error::NoIndex(name.unwrap_or_default()))
+        Err(no_index(kept, gone))
     }
 
     /// Takes the next node of a way. Returns false if it is not on the way any more.
@@ -211,10 +219,8 @@ impl<O: Objects> Indexes<'_, O> {
         let Some((version, bytes)) = read else {
             if way.at == ROOT {
                 // The index was dropped, unless the catalog is out of date.
-                let known = self.objects.state(|state| state.catalog.take());
-                let name =
-                    known.and_then(|(catalog, _)| Some(catalog.numbered(way.index)?.name.clone()));
-                return Err(Error::NoIndex(name.unwrap_or_default()));
+                let kept = self.objects.state(|state| state.catalog.take());
+                return Err(no_index(kept, way.index));
             }
             self.objects.state(|state| way.again(state));
             return Ok(false);

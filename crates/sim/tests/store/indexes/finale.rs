@@ -96,7 +96,7 @@ impl Task {
             // The program that began to create it may have ended.
             assert!(self.create(index).await?);
         }
-        self.indexes().clean().await?;
+        self.clean().await?;
         let (before, nodes) = (self.read_all().await?, self.nodes().await?);
         if (&before, &nodes) != (&self.read_all().await?, &self.nodes().await?) {
             return Ok(false);

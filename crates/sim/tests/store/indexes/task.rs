@@ -74,8 +74,6 @@ pub(super) struct Task {
     pub(super) deadline: Instant,
     /// The objects that the task has read.
     pub(super) seen: Rc<RefCell<Vec<ReadObject>>>,
-    /// The number of transactions that the task has committed.
-    pub(super) committed: Rc<Cell<u32>>,
 }
 
 pub(super) fn key_bytes(key: u64) -> Vec<u8> {
@@ -253,7 +251,6 @@ impl Objects for Task {
         match self.ask(start).await {
             Ok(Answer::Committed(versions)) => {
                 count(parts, self.tables().1);
-                self.committed.set(self.committed.get() + 1);
                 Ok(versions)
             }
             Ok(other) => panic!("{other:?}"),

@@ -1,15 +1,14 @@
 //! The tasks of a simulated program that uses indexes, and the checks of what its look-ups find.
 
 use std::collections::BTreeMap;
-use std::future::{Future as _, poll_fn};
 use std::ops::Bound;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 
 use sprat_proto::Instant;
 use sprat_store::client::{Answer, Client, Error};
-use sprat_store::index::{Change, Error as IndexError, Found, Objects as _, Range, Source};
+use sprat_store::index::{
+    Change, Cleaning, Error as IndexError, Found, Objects as _, Range, Source,
+};
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::Version;
 
@@ -171,18 +170,20 @@ impl Task {
         }
     }
 
-    /// Drops an index. The task ends before it removes the nodes if `breaks_off` is true.
+    /// Drops an index, and then removes its nodes unless the task `breaks_off`.
     async fn drop_index(&self, index: usize, breaks_off: bool) -> Result<(), IndexError> {
-        let indexes = self.indexes();
-        let mut drops = pin!(indexes.drop_index(INDEXES[index].0));
-        let outcome = poll_fn(|context| match self.committed.get() {
-            1.. if breaks_off => Poll::Ready(Ok(())),
-            _ => drops.as_mut().poll(context),
-        });
-        match outcome.await {
-            Err(IndexError::NoIndex(_)) => Ok(()),
-            outcome => outcome,
+        match self.indexes().drop_index(INDEXES[index].0).await {
+            Ok(()) if breaks_off => Ok(()),
+            Ok(()) | Err(IndexError::NoIndex(_)) => self.clean().await,
+            Err(error) => Err(error),
         }
+    }
+
+    /// Removes the nodes of dropped indexes.
+    pub(super) async fn clean(&self) -> Result<(), IndexError> {
+        let mut cleaning = Cleaning::default();
+        while !self.indexes().clean(&mut cleaning).await? {}
+        Ok(())
     }
 
     /// Creates or drops an index, or removes what is left of dropped ones.
@@ -191,7 +192,7 @@ impl Task {
         let outcome = match self.below(5) {
             0 if index > 0 => self.drop_index(index, true).await,
             1 if index > 0 => self.drop_index(index, false).await,
-            2 if !first => self.indexes().clean().await,
+            2 if !first => self.clean().await,
             _ => self.create(index).await.map(|_| ()),
         };
         if let Err(error) = outcome {
