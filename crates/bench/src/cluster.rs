@@ -45,6 +45,8 @@ pub struct Cluster {
     directory: Option<PathBuf>,
     /// The number of servers that will leave the cluster.
     surplus: u16,
+    /// The number of shards of each server.
+    cores: u16,
     /// The time before which no directory of a server that has left is removed.
     needed_until: Option<Instant>,
     lease: Duration,
@@ -57,11 +59,13 @@ pub struct Cluster {
 pub struct Plan<'p> {
     /// Name of the cluster, from which the names in shared memory derive.
     pub name: &'p str,
-    /// The coordinator's port, the first of [`ports`]. Server `i` takes this port + `i`, and for
-    /// RDMA the port `servers` above that one.
+    /// The coordinator's port, the first of [`ports`]. Shard `i` of all servers, from 1 on, takes
+    /// this port + `i`, and for RDMA the port that is the number of all shards above that one.
     pub port: u16,
     /// Number of the cluster's servers.
     pub servers: u16,
+    /// Number of the cores of each server, each with a shard.
+    pub cores: u16,
     /// Number of further servers, whose data the directory has from an earlier run. They leave the
     /// cluster by [`Cluster::shrink`].
     pub leaving: u16,
@@ -122,7 +126,40 @@ impl OnEtcd<'_> {
     }
 }
 
-impl Plan<'_> {
+impl<'p> Plan<'p> {
+    /// Returns the options of a cluster of servers with 1 GiB and one core each, which keeps
+    /// nothing.
+    pub fn new(name: &'p str, port: u16, servers: u16) -> Self {
+        Self {
+            name,
+            port,
+            servers,
+            cores: 1,
+            leaving: 0,
+            memory: 1 << 30,
+            replicas: 0,
+            durability: None,
+            lease: LEASE,
+            directory: None,
+            state: None,
+            etcd: None,
+            core: None,
+            host: None,
+            hosts: Vec::new(),
+            besides: Vec::new(),
+            tracepoints: false,
+            populate: false,
+            scrub: None,
+            metrics: None,
+            log_format: None,
+        }
+    }
+
+    /// Returns the number of shards of all servers.
+    fn shards(&self) -> u16 {
+        (self.servers + self.leaving) * self.cores
+    }
+
     /// Returns the address at which a process listens.
     fn host(&self, part: Part) -> std::net::Ipv4Addr {
         let own = self.emulated(part).map(|host| host.address());
@@ -136,7 +173,7 @@ impl Plan<'_> {
 
     /// Returns the first port behind those of a cluster with one coordinator: that of etcd.
     fn etcd_port(&self) -> u16 {
-        self.port + ports(self.servers + self.leaving)
+        self.port + ports(self.shards())
     }
 
     /// Returns the locator of coordinator `index`, from 1 on.
@@ -219,9 +256,10 @@ pub fn server_directory(directory: &Path, index: u16) -> PathBuf {
     directory.join(format!("server-{index}"))
 }
 
-/// Number of consecutive ports that a cluster needs.
-pub const fn ports(servers: u16) -> u16 {
-    1 + 2 * servers
+/// Number of consecutive ports that a cluster needs whose servers have this number of shards
+/// together.
+pub const fn ports(shards: u16) -> u16 {
+    1 + 2 * shards
 }
 
 impl Cluster {
@@ -247,6 +285,7 @@ impl Cluster {
             servers: Vec::new(),
             directory: plan.directory.map(Path::to_path_buf),
             surplus: plan.leaving,
+            cores: plan.cores,
             needed_until: None,
             lease: plan.lease,
             _state: file,
@@ -261,7 +300,7 @@ impl Cluster {
             // A state file has the servers of the last run until their leases end.
             let known: Vec<_> = store.servers()?.into_iter().map(|server| server.server).collect();
             cluster.add_server(plan, index)?;
-            cluster.wait_for_another_server(&mut store, &known)?;
+            cluster.wait_for_another_server(&mut store, &known, plan.cores)?;
         }
         Ok(cluster)
     }
@@ -289,23 +328,28 @@ impl Cluster {
 
     fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
         let part = Part::Server(index);
-        let (name, port, host) = (plan.name, plan.port + index, plan.host(part));
+        let port = plan.port + 1 + (index - 1) * plan.cores;
+        let (name, host) = (plan.name, plan.host(part));
         let mut locators = format!("fast+udp:host={host},port={port};tcp:host={host},port={port}");
         if plan.hosts.is_empty() {
             // A client takes the first locator by default. RDMA uses TCP, so it needs a port of its
             // own.
-            let rdma = port + plan.servers + plan.leaving;
+            let rdma = port + plan.shards();
             locators =
                 format!("fast+shm:name={name}.{index};{locators};rdma:host={host},port={rdma}");
         }
         for first in &plan.besides {
-            let own = first.worker(index - 1).map_err(|error| Fail::usage(error.to_string()))?;
+            let own = first
+                .worker((index - 1) * plan.cores)
+                .map_err(|error| Fail::usage(error.to_string()))?;
             locators += &format!(";{own}");
         }
         let (memory, replicas) = (plan.memory.to_string(), plan.replicas.to_string());
         let mut args =
             vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
         args.extend(["--replicas", &replicas]);
+        let cores = plan.cores.to_string();
+        args.extend((plan.cores > 1).then_some(["--cores", &cores]).into_iter().flatten());
         args.extend(plan.durability.iter().flat_map(|mode| ["--durability", mode.name()]));
         args.extend(plan.is_beyond_loopback().then_some(INSECURE));
         args.extend(plan.tracepoints.then_some("--tracepoints"));
@@ -324,15 +368,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the coordinator knows a server that is not among `known`.
+    /// Waits until the coordinator knows all shards of a server, which are not among `known`.
     fn wait_for_another_server(
         &mut self,
         store: &mut Store,
         known: &[ServerId],
+        shards: u16,
     ) -> Result<(), Fail> {
         let begin = Instant::now();
         loop {
-            if store.servers()?.iter().any(|server| !known.contains(&server.server)) {
+            let servers = store.servers()?;
+            let new = servers.iter().filter(|server| !known.contains(&server.server));
+            if new.count() >= shards.into() {
                 return Ok(());
             }
             if let Some(died) = self.members().find_map(Member::died) {
@@ -402,7 +449,7 @@ impl Cluster {
         match self.servers.last_mut()?.has_left() {
             None => {
                 // A server that does not answer is not whole.
-                if !store.is_whole(self.servers.len()).unwrap_or(false) {
+                if !store.is_whole(self.members_without(0)).unwrap_or(false) {
                     return None;
                 }
                 self.servers.last_mut()?.leave();
@@ -412,7 +459,8 @@ impl Cluster {
             Some(true) => {
                 // Each server that is up learns within its lease that the replicas are gone.
                 let until = *self.needed_until.get_or_insert(now + self.lease);
-                if now < until || !store.is_whole(self.servers.len() - 1).unwrap_or(false) {
+                let rest = self.members_without(1);
+                if now < until || !store.is_whole(rest).unwrap_or(false) {
                     return None;
                 }
                 self.needed_until = None;
@@ -428,11 +476,18 @@ impl Cluster {
         }
     }
 
-    /// Kills the server that has these locators. It does not start again until
+    /// Returns the number of members of the cluster while all servers but the last `without` serve.
+    fn members_without(&self, without: usize) -> usize {
+        (self.servers.len() - without) * usize::from(self.cores)
+    }
+
+    /// Kills the server with a shard that has these locators. It does not start again until
     /// [`Cluster::restart`].
     pub fn kill(&mut self, locators: &str) -> Result<(), Fail> {
-        let server = self.servers.iter_mut().find(|server| server.locators == locators);
-        let Some(server) = server else {
+        let has = |server: &&mut Member| {
+            [";", &server.locators, ";"].concat().contains(&[";", locators, ";"].concat())
+        };
+        let Some(server) = self.servers.iter_mut().find(has) else {
             return Err(Fail::new(format!("no server of the cluster listens at {locators}")));
         };
         server.process.kill();

@@ -1,4 +1,4 @@
-//! Metrics of a process for Prometheus: the counters of its worker, over HTTP at `/metrics`.
+//! Metrics of a process for Prometheus: the counters of its workers, over HTTP at `/metrics`.
 //!
 //! ```text
 //! connection ── thread: reads a request ── asks the worker for its counters ── answers, closes
@@ -65,9 +65,9 @@ impl Metrics {
         format!("http://{address}{}", http::PATH)
     }
 
-    /// Serves the counters of a worker in threads of their own, until the process ends.
-    pub(crate) fn serve(self, part: Part, worker: Snapshots) -> Result<(), Fail> {
-        let source = Arc::new(Source { part, worker, last: Mutex::default() });
+    /// Serves the counters of workers in threads of their own, until the process ends.
+    pub(crate) fn serve(self, part: Part, workers: Vec<Snapshots>) -> Result<(), Fail> {
+        let source = Arc::new(Source { part, workers, last: Mutex::default() });
         let accept = move || {
             let open = Arc::new(AtomicUsize::new(0));
             for stream in self.0.incoming() {
@@ -100,25 +100,26 @@ fn answer(stream: TcpStream, source: &Arc<Source>, open: &Arc<AtomicUsize>) {
     }
 }
 
-/// The counters of a worker as text.
+/// The counters of workers as text.
 struct Source {
     part: Part,
-    worker: Snapshots,
+    workers: Vec<Snapshots>,
     /// The last text, and the time until which it is given again.
     last: Mutex<(Instant, Arc<str>)>,
 }
 
 impl Source {
-    /// Returns the counters in Prometheus's text format, or none if the worker does not answer.
+    /// Returns the counters in Prometheus's text format, or none if a worker does not answer.
     fn text(&self) -> Option<Arc<str>> {
-        // The lock lets one thread at a time ask the worker.
+        // The lock lets one thread at a time ask the workers.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if clock::now() < last.0 {
             return Some(Arc::clone(&last.1));
         }
-        let counters = self.worker.take(SNAPSHOT)?;
-        let counters: Map<String, Value> = serde_json::from_slice(&counters).ok()?;
-        let text: Arc<str> = prometheus::of_process(self.part, &counters).into();
+        let all = self.workers.iter().map(|worker| worker.take(SNAPSHOT));
+        let all = all.map(|counters| serde_json::from_slice(&counters?).ok());
+        let all: Vec<Map<String, Value>> = all.collect::<Option<_>>()?;
+        let text: Arc<str> = prometheus::of_process(self.part, &all).into();
         *last = (clock::now().after(FRESH_NS), Arc::clone(&text));
         Some(text)
     }

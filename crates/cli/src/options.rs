@@ -10,11 +10,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sprat::kv::ServerId;
 use sprat::locator::Protocol;
 use sprat::server::{self, Durability, Role};
-use sprat_bench::fail::Fail;
+use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::memory;
 use sprat_bench::store::Store;
 use sprat_bench::units::scaled;
 use sprat_store::message::control::MAX_SPAN;
+use sprat_sys::cpu;
 
 use crate::log::Format;
 
@@ -181,6 +182,68 @@ pub(crate) fn scrub(text: &str) -> Result<Scrub, String> {
     let days = text.parse().ok().filter(|days| (0.00001..=365.0).contains(days));
     days.map(|days| Scrub(Some(days)))
         .ok_or_else(|| "expected days from 0.00001 to 365, or off".to_owned())
+}
+
+/// The cores of a server: their number, and which they are if that matters.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Cores {
+    count: u16,
+    list: Vec<usize>,
+}
+
+impl Cores {
+    /// Returns the number of cores.
+    pub(crate) fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// Returns the cores, none if any will do.
+    pub(crate) fn list(&self) -> &[usize] {
+        &self.list
+    }
+
+    /// Checks that the machine has the cores of the list, and that the shards of a server with this
+    /// memory have enough each.
+    pub(crate) fn check(&self, memory: u64) -> Result<(), Fail> {
+        let allowed = cpu::allowed().named("cannot list the cores")?;
+        if let Some(core) = self.list.iter().find(|core| !allowed.contains(core)) {
+            let fail = Fail::usage(format!("--cores: core {core} is not for this process"));
+            return Err(fail.next("choose from those that nproc counts and taskset -cp $$ lists"));
+        }
+        if memory / u64::from(self.count) < memory::LEAST {
+            let least = memory::LEAST >> 20;
+            let fail = Fail::usage(format!("each core needs {least}M of --memory"));
+            return Err(fail.next(format!("give --memory {}M", u64::from(self.count) * least)));
+        }
+        Ok(())
+    }
+}
+
+/// Parses the number of a server's cores, or a list of cores such as `0-3,8`.
+pub(crate) fn cores(text: &str) -> Result<Cores, String> {
+    let most = server::MAX_SHARDS;
+    let expected = || format!("expected a number from 1 to {most}, or a list such as 0-3,8");
+    if let Ok(count) = text.parse() {
+        let cores = (1..=most).contains(&count).then(|| Cores { count, list: Vec::new() });
+        return cores.ok_or_else(expected);
+    }
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range = first.parse::<usize>().ok().zip(last.parse::<usize>().ok());
+        let (first, last) = range.filter(|(first, last)| first <= last).ok_or_else(expected)?;
+        list.extend((first..=last).take(usize::from(most) + 1));
+        if list.len() > most.into() {
+            return Err(expected());
+        }
+    }
+    let mut sorted = list.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() < list.len() {
+        return Err("the list names a core twice".to_owned());
+    }
+    Ok(Cores { count: list.len() as u16, list })
 }
 
 /// Parses the size of a server's memory in bytes, which must be at least what its log needs.

@@ -28,6 +28,8 @@ use crate::process::{Make, Outside, Process, Start};
 use crate::queue::Queue;
 use crate::wire::{self, HostId, Wire};
 
+mod faults;
+
 /// The options of a simulated world. By default nothing fails.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -122,6 +124,8 @@ pub struct World<S> {
 
 struct Host<S> {
     make: Make<S>,
+    /// The other hosts whose processes end when this one's does.
+    bound: Vec<HostId>,
     faults: HostFaults,
     process: Option<Box<dyn Process<S>>>,
     life: u64,
@@ -163,9 +167,6 @@ enum Contents {
     Request(Request),
     Reply(etcd::Outcome),
 }
-
-/// The place of the etcd among the hosts, for the side on which it is in a partition.
-const ETCD_SIDE: HostId = 63;
 
 /// The most events in one [`World::run_until`]. A world with more makes no progress.
 const MAX_EVENTS: u64 = 50_000_000;
@@ -210,6 +211,7 @@ impl<S> World<S> {
         let drift_ppm = self.rng.below(2 * u64::from(self.options.drift_ppm) + 1);
         self.hosts.push(Host {
             make: Box::new(make),
+            bound: Vec::new(),
             faults,
             process: None,
             life: 0,
@@ -226,6 +228,14 @@ impl<S> World<S> {
         });
         self.start(id);
         id
+    }
+
+    /// Binds hosts together: they are parts of one process, and when that of one ends, all do.
+    pub fn bind(&mut self, hosts: &[HostId]) {
+        for &host in hosts {
+            let others = hosts.iter().copied().filter(|other| *other != host);
+            self.hosts[host].bound = others.collect();
+        }
     }
 
     /// Lets the writes to a host's disk sync the frames of its replicas.
@@ -320,55 +330,6 @@ impl<S> World<S> {
         true
     }
 
-    /// Ends all faults: partitions heal, pauses end, dead hosts start, the wire loses nothing,
-    /// disks have room.
-    pub fn end_faults(&mut self) {
-        self.options.chaos.every_ns = 0;
-        self.wire.set_fault(Default::default());
-        self.wire.heal();
-        self.without_etcd.clear();
-        self.options.etcd = etcd::Options::default();
-        self.set_full(false);
-        self.hosts.iter_mut().for_each(|host| host.disk.mend());
-        for host in 0..self.hosts.len() {
-            let now = self.now;
-            self.hosts[host].busy_until = self.hosts[host].busy_until.min(now);
-            self.wake(host, now);
-            self.start(host);
-        }
-    }
-
-    /// Kills the process at `host`. The world starts it anew `down_ns` nanoseconds later, or never.
-    pub fn crash(&mut self, host: HostId, down_ns: Option<u64>) {
-        if self.hosts[host].process.take().is_none() {
-            return;
-        }
-        self.note(1, host);
-        self.wire.down(host);
-        let state = &mut self.hosts[host];
-        state.disk.crash(&mut self.rng);
-        state.completed.clear();
-        state.answers.clear();
-        state.turn_at = Instant::NEVER;
-        if let Some(ns) = down_ns {
-            self.queue.push(self.now.after(ns), Event::Start(host));
-        }
-    }
-
-    /// Takes the power from a host, and starts a process there `down_ns` nanoseconds later. Of what
-    /// the host's frames hold, the disk keeps at least what was synced.
-    pub fn lose_power(&mut self, host: HostId, down_ns: u64) {
-        self.note(7, host);
-        self.crash(host, Some(down_ns));
-        self.hosts[host].disk.lose_power(&mut self.rng);
-    }
-
-    /// Makes the next sync of the host's frames fail, and all frames of its process.
-    pub fn fail_sync(&mut self, host: HostId) {
-        self.note(8, host);
-        self.hosts[host].disk.set_full(true);
-    }
-
     /// Starts a process at the simulated host `host`, unless one lives there.
     pub fn start(&mut self, id: HostId) {
         if self.hosts[id].process.is_some() {
@@ -387,14 +348,6 @@ impl<S> World<S> {
             Start { host: id, life: host.life, addr, now, truth: self.now, port, rng, disk };
         host.process = Some((host.make)(start));
         self.wake(id, self.now);
-    }
-
-    /// Pauses the process at `host` for `ns` nanoseconds. Its clock goes on, and datagrams fill its
-    /// inbox.
-    pub fn pause(&mut self, host: HostId, ns: u64) {
-        self.note(3, host);
-        let host = &mut self.hosts[host];
-        host.busy_until = host.busy_until.max(self.now.after(ns));
     }
 
     fn note(&mut self, what: u64, host: HostId) {
@@ -486,42 +439,6 @@ impl<S> World<S> {
         }
     }
 
-    fn inject_fault(&mut self) {
-        let chaos = self.options.chaos;
-        if chaos.every_ns == 0 {
-            return;
-        }
-        self.queue.push(self.now.after(1 + self.rng.below(2 * chaos.every_ns)), Event::Chaos);
-        let [crash, pause, partition, full] = chaos.weights.map(u64::from);
-        let draw = self.rng.below(crash + pause + partition + full);
-        let host = self.rng.below(self.hosts.len() as u64) as usize;
-        if draw < crash {
-            let ns = self.rng.below(chaos.down_ns + 1);
-            if self.hosts[host].faults.crash {
-                self.crash(host, Some(ns));
-            }
-        } else if draw < crash + pause {
-            let ns = self.rng.below(chaos.pause_ns + 1);
-            if self.hosts[host].faults.pause {
-                self.pause(host, ns);
-            }
-        } else if draw < crash + pause + partition {
-            let ns = self.rng.below(chaos.partition_ns + 1);
-            self.partition(ns);
-        } else {
-            let ns = self.rng.below(chaos.full_ns + 1);
-            self.fill_disks(ns);
-        }
-    }
-
-    /// Fills all disks for `ns` nanoseconds: they refuse writes.
-    pub fn fill_disks(&mut self, ns: u64) {
-        self.filled += 1;
-        self.note(5, 0);
-        self.set_full(true);
-        self.queue.push(self.now.after(ns), Event::Room(self.filled));
-    }
-
     /// Sends a request to the etcd, or its reply, unless it is lost.
     fn post(&mut self, letter: Letter) {
         let etcd::Options { drop_ppm, late_ppm, delay_ns: (usual, late) } = self.options.etcd;
@@ -552,38 +469,6 @@ impl<S> World<S> {
             }
             Contents::Reply(_) => {}
         }
-    }
-
-    /// Makes the next write to this host's disk fail, which ends the process there.
-    pub fn fail_disk(&mut self, host: HostId) {
-        self.note(6, host);
-        self.hosts[host].disk.fail();
-    }
-
-    fn set_full(&mut self, full: bool) {
-        self.hosts.iter_mut().for_each(|host| host.disk.set_full(full));
-        self.etcd.full = full;
-    }
-
-    /// Divides the hosts into two groups at random, between which no datagram passes for `ns`
-    /// nanoseconds, in one direction or both.
-    pub fn partition(&mut self, ns: u64) {
-        let (camp, both) = (self.rng.u64(), self.rng.chance(500_000));
-        self.note(4, camp as usize);
-        let side = |host: HostId| camp >> (host % 64) & 1 == 1;
-        let apart = (0..self.hosts.len()).filter(|&host| side(host) != side(ETCD_SIDE));
-        self.without_etcd.extend(apart);
-        for a in 0..self.hosts.len() {
-            for b in 0..self.hosts.len() {
-                if side(a) && !side(b) {
-                    self.wire.cut(a, b, false);
-                    if both {
-                        self.wire.cut(b, a, false);
-                    }
-                }
-            }
-        }
-        self.queue.push(self.now.after(ns), Event::Heal);
     }
 }
 

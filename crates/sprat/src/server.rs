@@ -1,5 +1,5 @@
-//! The store's processes: a coordinator, or a server with its master, each a worker that runs until
-//! it is stopped.
+//! The store's processes: a coordinator, or a server with its masters. Each is a worker that runs
+//! until it is stopped, or several: a server has a shard for each core, and each shard is a worker.
 //!
 //! ```no_run
 //! use sprat::server::{CoordinatorOptions, coordinator};
@@ -28,6 +28,8 @@ use sprat_store::site::OwnedSite;
 pub use sprat_store::site::{MAX_RACK, Role};
 use sprat_store::types::WallTime;
 
+pub use self::shards::{MAX_SHARDS, run, shard_directory, shards};
+
 use self::ahead::Ahead;
 #[cfg(feature = "etcd")]
 use crate::disk::EtcdDisk;
@@ -43,6 +45,7 @@ use sprat_sys::clock::Clock;
 use sprat_sys::crc::crc32c;
 
 mod ahead;
+mod shards;
 
 /// The number of segments on backups for each segment of a log: cleaned ones stay for a while.
 const KEPT: u64 = 2;
@@ -206,13 +209,19 @@ impl ServerOptions {
     }
 }
 
-/// Makes a server that listens and will join its cluster. [`Worker::run`] serves its requests.
+/// Makes a server of one shard, which listens and will join its cluster. [`Worker::run`] serves its
+/// requests.
 ///
 /// # Errors
 /// A locator is malformed or cannot be listened at, or the directory cannot be used; the error
 /// names it. Too many replicas are an `InvalidInput`, and so are a durability that the replicas or
 /// the directory do not allow, and a role that they contradict.
 pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
+    shard(options, (0, 0))
+}
+
+/// Makes the shard with the number `index` of the process with this number.
+fn shard(options: &ServerOptions, (process, index): (u64, u16)) -> io::Result<Worker<Master>> {
     if options.replicas > MAX_REPLICAS {
         let text = format!("{} replicas are too many: {MAX_REPLICAS} at most", options.replicas);
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -244,6 +253,8 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         site: OwnedSite {
             role: options.role,
             host: frames::boot().unwrap_or(0),
+            process,
+            shard: index,
             rack: options.rack.clone(),
         },
         crc32c,

@@ -2,6 +2,10 @@
 //!
 //! A machine or a rack can fail as a whole. So the replicas of a segment and its master are on
 //! different hosts and in different racks, as far as there are servers for that.
+//!
+//! The shards of a server are members of the cluster like others: each has an id, a lease, a log
+//! and a core of its own. They are one process and end together. So a log and its replicas are
+//! never on two shards of one process.
 
 use alloc::string::String;
 use core::fmt;
@@ -37,6 +41,11 @@ records! {
         role: Role,
         /// A number of the machine that the server runs on, which no other machine has. 0: unknown.
         host: u64,
+        /// A number of the process whose shards have it in common, and which no other process has.
+        /// 0: the process has one shard.
+        process: u64,
+        /// The number of the shard in its process, from 0 on.
+        shard: u16,
         /// The name of the rack of that machine. Empty: unknown.
         rack: &'a str,
     }
@@ -49,6 +58,11 @@ pub struct OwnedSite {
     pub role: Role,
     /// A number of the machine that the server runs on, which no other machine has. 0: unknown.
     pub host: u64,
+    /// A number of the process whose shards have it in common, and which no other process has. 0:
+    /// the process has one shard.
+    pub process: u64,
+    /// The number of the shard in its process, from 0 on.
+    pub shard: u16,
     /// The name of the rack of that machine, at most [`MAX_RACK`] bytes. Empty: unknown.
     pub rack: String,
 }
@@ -60,8 +74,10 @@ pub enum Common {
     Nothing,
     /// The servers are on different hosts of one rack.
     Rack,
-    /// The servers are on one host.
+    /// The servers are on one host, in different processes.
     Host,
+    /// The servers are shards of one process.
+    Process,
 }
 
 impl Role {
@@ -110,7 +126,8 @@ impl Site<'_> {
     /// Returns a copy with a name of its own.
     #[must_use]
     pub fn to_owned(&self) -> OwnedSite {
-        OwnedSite { role: self.role, host: self.host, rack: self.rack.into() }
+        let &Site { role, host, process, shard, rack } = self;
+        OwnedSite { role, host, process, shard, rack: rack.into() }
     }
 }
 
@@ -118,7 +135,8 @@ impl OwnedSite {
     /// Returns the site as it is in messages.
     #[must_use]
     pub fn as_site(&self) -> Site<'_> {
-        Site { role: self.role, host: self.host, rack: &self.rack }
+        let &Self { role, host, process, shard, ref rack } = self;
+        Site { role, host, process, shard, rack }
     }
 
     /// Returns the largest unit that servers at two sites share. Servers in different racks are on
@@ -127,7 +145,9 @@ impl OwnedSite {
     #[must_use]
     pub fn common(&self, other: &Self) -> Common {
         let is_known = !self.rack.is_empty() && !other.rack.is_empty();
-        if is_known && self.rack != other.rack {
+        if self.process != 0 && self.process == other.process {
+            Common::Process
+        } else if is_known && self.rack != other.rack {
             Common::Nothing
         } else if self.host != 0 && self.host == other.host {
             Common::Host
@@ -158,6 +178,15 @@ mod tests {
         assert_eq!(at(1, "").common(&at(2, "")), Common::Nothing);
         assert_eq!(at(0, "").common(&at(0, "")), Common::Nothing);
         assert_eq!(at(1, "a").common(&at(2, "b")), Common::Nothing);
+    }
+
+    #[test]
+    fn shards_of_one_process_have_it_in_common() {
+        let of = |process, host| OwnedSite { process, ..at(host, "a") };
+        assert_eq!(of(5, 0).common(&of(5, 0)), Common::Process);
+        assert_eq!(of(5, 1).common(&of(6, 1)), Common::Host);
+        assert_eq!(of(0, 1).common(&of(0, 1)), Common::Host, "each has a process of its own");
+        assert!(Common::Process > Common::Host);
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct Options {
     pub time: Duration,
     /// The number of servers.
     pub servers: u16,
+    /// The number of cores of each server.
+    pub cores: u16,
     /// The number of coordinators. Several have their state in an etcd that the run starts.
     pub coordinators: u16,
     /// The number of replicas of each object, at least 1.
@@ -280,37 +282,29 @@ fn start(
     let data = folder.map(|folder| folder.path().join(ETCD)).filter(|_| options.has_etcd());
     let coordinators = options.coordinators;
     let more = if options.has_etcd() { OnEtcd::ports(coordinators) } else { 0 };
-    let count = ports(options.servers) + more;
+    let count = ports(options.servers * options.cores) + more;
+    let name = format!("chaos-{}", std::process::id());
+    let port = network.map_or_else(|| free_ports(count), |_| Ok(PORT))?;
     Cluster::start(&cluster::Plan {
-        name: &format!("chaos-{}", std::process::id()),
-        port: network.map_or_else(|| free_ports(count), |_| Ok(PORT))?,
-        servers: options.servers,
         memory: options.memory,
         replicas: options.replicas,
-        durability: None,
         lease: options.lease,
-        leaving: 0,
         directory: folder.filter(|_| options.directory.is_some()).map(Folder::path),
-        state: None,
         etcd: data.as_deref().map(|directory| OnEtcd { coordinators, directory }),
-        core: None,
-        host: None,
         hosts: network.map(Network::hosts).unwrap_or_default(),
-        besides: Vec::new(),
-        tracepoints: false,
-        populate: false,
-        scrub: None,
-        metrics: None,
-        log_format: None,
+        cores: options.cores,
+        ..cluster::Plan::new(&name, port, options.servers)
     })
 }
 
 /// Mounts a file system on the folder of a run that has room for all replicas and copies of them.
 fn small_disk(options: &Options, folder: &Folder) -> Result<(Tmpfs, u64), Fail> {
     let mut server = ServerOptions::new("", "");
-    (server.memory_bytes, server.replicas) = (options.memory, options.replicas.into());
+    let cores = u64::from(options.cores);
+    (server.memory_bytes, server.replicas) = (options.memory / cores, options.replicas.into());
     let state = if options.has_etcd() { ETCD_BYTES } else { 0 };
-    let size = (2 * u64::from(options.servers) + 1) * disk_bytes(&server) + state;
+    let shards = u64::from(options.servers) * cores;
+    let size = (2 * shards + 1) * disk_bytes(&server) + state;
     let disk = Tmpfs::mount(folder.path(), size).map_err(|error| {
         Fail::new(format!("cannot mount a file system: {error}"))
             .next("run it as root; or without --small-disk")

@@ -15,7 +15,7 @@ use super::local;
 use super::measure::{Figures, Sample};
 use super::procfs::processor_time;
 use super::report::Row;
-use crate::cluster::{Cluster, LEASE, Plan, ports};
+use crate::cluster::{Cluster, Plan, ports};
 use crate::fail::Fail;
 use crate::store::Store;
 
@@ -37,26 +37,11 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     ));
     let name = format!("idle-{}", std::process::id());
     let plan = Plan {
-        name: &name,
-        port: local::free_ports(ports(servers))?,
-        servers,
         memory: 64 << 20,
-        leaving: 0,
         replicas,
         durability,
         directory: bench.local.directory(),
-        state: None,
-        core: None,
-        host: None,
-        etcd: None,
-        hosts: Vec::new(),
-        besides: Vec::new(),
-        lease: LEASE,
-        tracepoints: false,
-        populate: false,
-        scrub: None,
-        metrics: None,
-        log_format: None,
+        ..Plan::new(&name, local::free_ports(ports(servers))?, servers)
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

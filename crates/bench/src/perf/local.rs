@@ -11,7 +11,7 @@ use sprat_sys::netns::{Inside, Wire};
 
 use super::disk::Copies;
 use super::net::{self, Net};
-use crate::cluster::{Cluster, INSECURE, LEASE, Plan, ports};
+use crate::cluster::{Cluster, INSECURE, Plan, ports};
 use crate::fail::Fail;
 use crate::folder::Folder;
 use crate::memory;
@@ -212,26 +212,15 @@ impl Local {
             self.echo.take_if(|_| self.net.is_some());
             let far = self.far()?;
             let plan = Plan {
-                name: &name,
-                port: free_ports(ports(servers))?,
-                servers,
                 memory: self.memory.min(memory::available() / rooms),
                 replicas,
                 durability,
-                lease: LEASE,
-                leaving: 0,
                 directory: self.directory(),
-                state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),
-                etcd: None,
-                hosts: Vec::new(),
                 besides,
                 tracepoints: self.tracepoints,
-                populate: false,
-                scrub: None,
-                metrics: None,
-                log_format: None,
+                ..Plan::new(&name, free_ports(ports(servers))?, servers)
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }

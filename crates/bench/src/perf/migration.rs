@@ -27,8 +27,6 @@ use crate::{memory, out, process};
 
 /// Number of the cluster's servers.
 const SERVERS: u16 = 3;
-/// Term of the servers' leases.
-const LEASE: Duration = Duration::from_secs(2);
 /// Bytes of an object when the options name no size.
 const SIZE: usize = 1000;
 /// Least memory of a server, in bytes.
@@ -81,27 +79,11 @@ fn one(
     count: u64,
     memory: u64,
 ) -> Result<Figure, Fail> {
+    let name = format!("migration-{}-{round}", std::process::id());
     let plan = Plan {
-        name: &format!("migration-{}-{round}", std::process::id()),
-        port: local::free_ports(ports(SERVERS))?,
-        servers: SERVERS,
         memory,
-        leaving: 0,
-        replicas: 0,
-        durability: None,
-        directory: None,
-        state: None,
-        core: None,
-        host: None,
-        etcd: None,
-        hosts: Vec::new(),
-        besides: Vec::new(),
-        lease: LEASE,
-        tracepoints: false,
         populate: true,
-        scrub: None,
-        metrics: None,
-        log_format: None,
+        ..Plan::new(&name, local::free_ports(ports(SERVERS))?, SERVERS)
     };
     let cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

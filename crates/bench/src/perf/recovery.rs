@@ -72,27 +72,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
 
 /// Fills a server of a new cluster, kills it, and takes the times of its recovery.
 fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> Result<Times, Fail> {
+    let name = format!("recovery-{}-{round}", std::process::id());
     let plan = Plan {
-        name: &format!("recovery-{}-{round}", std::process::id()),
-        port: local::free_ports(ports(SERVERS))?,
-        servers: SERVERS,
         memory,
-        leaving: 0,
         replicas: 1,
-        durability: None,
-        directory: None,
-        state: None,
-        core: None,
-        host: None,
-        etcd: None,
-        hosts: Vec::new(),
-        besides: Vec::new(),
         lease: SHORT_LEASE,
-        tracepoints: false,
         populate: true,
-        scrub: None,
-        metrics: None,
-        log_format: None,
+        ..Plan::new(&name, local::free_ports(ports(SERVERS))?, SERVERS)
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

@@ -81,28 +81,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
 fn one(bench: &mut Bench, round: u16, size: usize) -> Result<Times, Fail> {
     let count = (bench.bytes / size as u64).max(1);
     let folder = Folder::new(&std::env::temp_dir(), "sprat-restart-")?;
+    let name = format!("restart-{}-{round}", std::process::id());
     let plan = Plan {
-        name: &format!("restart-{}-{round}", std::process::id()),
-        port: local::free_ports(ports(SERVERS))?,
-        servers: SERVERS,
-        leaving: 0,
         // A log has a key and heads with each object, and needs room for the cleaner.
         memory: (count * (size as u64 + OVERHEAD) / 2 * 3).max(LEAST_MEMORY),
         replicas: 1,
-        durability: None,
         directory: Some(folder.path()),
-        state: None,
-        core: None,
-        host: None,
-        etcd: None,
-        hosts: Vec::new(),
-        besides: Vec::new(),
-        lease: LEASE,
-        tracepoints: false,
-        populate: false,
-        scrub: None,
-        metrics: None,
-        log_format: None,
+        ..Plan::new(&name, local::free_ports(ports(SERVERS))?, SERVERS)
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

@@ -15,10 +15,12 @@ use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 use sprat_bench::process::StopSignals;
 
-use crate::options::{lease, server_memory};
+use crate::options::{cores, lease, server_memory};
 
 /// The most servers of the attacked cluster.
 const MOST_SERVERS: i64 = 16;
+/// The most cores of an attacked server.
+const MOST_CORES: i64 = 8;
 /// The most coordinators of the attacked cluster.
 const MOST_COORDINATORS: i64 = 7;
 /// The most clients of a run.
@@ -60,6 +62,14 @@ pub(crate) struct Chaos {
         value_parser = clap::value_parser!(u16).range(2..=MOST_SERVERS),
     )]
     servers: u16,
+    /// Number of cores of each server. Each has a part of --memory, and all end with their server.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=MOST_CORES),
+    )]
+    cores: u16,
     /// Number of coordinators. Several keep their state in an etcd, which the command starts and
     /// which faults hit too. It needs the program etcd, and a build with the feature etcd.
     #[arg(
@@ -135,6 +145,7 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
             "build it with the feature: cargo build --release -p sprat-cli --features etcd",
         ));
     }
+    cores(&args.cores.to_string()).map_err(Fail::usage)?.check(args.memory)?;
     let (kinds, left_out) = kinds(args)?;
     let seed = args.seed.unwrap_or_else(random_seed);
     out::note(format_args!("seed {seed}"));
@@ -147,6 +158,7 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
         seed,
         time: Duration::from_secs(args.seconds),
         servers: args.servers,
+        cores: args.cores,
         coordinators: args.coordinators,
         replicas: args.replicas,
         clients: args.clients,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use sprat::internals::transports::Options;
+use sprat::internals::worker::Worker;
 use sprat::server::{self, CoordinatorOptions, State};
 use sprat_bench::fail::Fail;
 use sprat_bench::process::{self, StopSignals};
@@ -73,13 +74,14 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
         Some(state) if error.to_string().starts_with(&state.to_string()) => unusable(&error),
         _ => listening(&error),
     })?;
-    serve::counters(metrics, Part::Coordinator, &worker)?;
     serve::report_stalls(&mut worker);
+    let workers = vec![worker];
+    serve::counters(metrics, Part::Coordinator, &workers)?;
     serve::run(
         signals,
-        worker,
+        workers,
         "mend that, then start it anew with this --state: servers and their objects wait for it",
-        |_| {},
+        |mut workers| workers.iter_mut().try_for_each(Worker::run),
     )
 }
 

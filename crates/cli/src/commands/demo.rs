@@ -19,7 +19,7 @@ use sprat::kv::{Condition, TableId};
 use super::import;
 use crate::options::Cluster as At;
 use crate::records::{self, Format, Record};
-use sprat_bench::cluster::{Cluster, LEASE, Plan, ports};
+use sprat_bench::cluster::{Cluster, Plan, ports};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::perf;
@@ -78,28 +78,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
     let name = format!("demo-{}", std::process::id());
     let port = perf::local::free_ports(ports(SERVERS))?;
     let (servers, memory, besides) = (SERVERS, MEMORY, Vec::new());
-    let plan = Plan {
-        name: &name,
-        port,
-        servers,
-        memory,
-        leaving: 0,
-        replicas: 1,
-        durability: None,
-        directory: None,
-        state: None,
-        core: None,
-        host: None,
-        etcd: None,
-        hosts: Vec::new(),
-        besides,
-        lease: LEASE,
-        tracepoints: false,
-        populate: false,
-        scrub: None,
-        metrics: None,
-        log_format: None,
-    };
+    let plan = Plan { memory, replicas: 1, besides, ..Plan::new(&name, port, servers) };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;
     let mut store = Store::over(cluster.coordinator(), &[])?;

@@ -3,7 +3,7 @@
 //!
 //! Each prints its locators as soon as it listens, and runs until SIGINT or SIGTERM.
 
-use sprat::internals::worker::{Stall, Worker};
+use sprat::internals::worker::{Stall, Stop, Worker};
 use sprat::locator::{Kind, Locator};
 use sprat_bench::fail::Fail;
 use sprat_bench::out;
@@ -19,21 +19,23 @@ use crate::options::Served;
 /// The name of the option that allows a server to listen beyond loopback.
 pub(super) const INSECURE: &str = sprat_bench::cluster::INSECURE;
 
-/// Runs a server until a signal arrives, and calls `end` then, or until its machine stops. If the
-/// machine stops, the error message ends with `next`.
+/// Runs the workers of a process by `serve` until a signal stops all of them, or until a machine
+/// stops. If one does, the error message ends with `next`.
 pub(super) fn run<M: Machine>(
     signals: StopSignals,
-    mut worker: Worker<M>,
+    workers: Vec<Worker<M>>,
     next: &str,
-    end: impl FnOnce(&mut Worker<M>),
+    serve: impl FnOnce(Vec<Worker<M>>) -> Result<(), String>,
 ) -> Result<(), Fail> {
     process::allow_files();
-    process::print_ready(&worker.transports().locators().join(";"))?;
-    let stop = worker.stop();
-    signals.then(move || stop.stop())?;
-    worker.run().map_err(|reason| Fail::new(reason).next(next))?;
-    log::ends();
-    end(&mut worker);
+    let locators = workers.iter().flat_map(|worker| worker.transports().locators());
+    process::print_ready(&locators.collect::<Vec<_>>().join(";"))?;
+    let stops: Vec<_> = workers.iter().map(Worker::stop).collect();
+    signals.then(move || {
+        log::ends();
+        stops.iter().for_each(Stop::stop);
+    })?;
+    serve(workers).map_err(|reason| Fail::new(reason).next(next))?;
     log::flush();
     Ok(())
 }
@@ -44,15 +46,15 @@ pub(super) fn metrics(options: &Served) -> Result<Option<Metrics>, Fail> {
     options.metrics.map(listen).transpose()
 }
 
-/// Serves the counters of a worker, if there are metrics.
+/// Serves the counters of workers, if there are metrics.
 pub(super) fn counters<M: Machine>(
     metrics: Option<Metrics>,
     part: Part,
-    worker: &Worker<M>,
+    workers: &[Worker<M>],
 ) -> Result<(), Fail> {
     let Some(metrics) = metrics else { return Ok(()) };
     log::write(&Message::new(Level::Info, format!("metrics at {}", metrics.url())));
-    metrics.serve(part, worker.snapshots())
+    metrics.serve(part, workers.iter().map(Worker::snapshots).collect())
 }
 
 /// The time in nanoseconds from which a turn is reported to people. A log with a format has shorter

@@ -13,7 +13,9 @@ use sprat_bench::process::{self, StopSignals};
 use super::serve::{self, apart, listening};
 use crate::counters::catalogue::Part;
 use crate::log::{self, Level, Message};
-use crate::options::{Place, Scrub, Served, durability, durability_of, role, scrub, server_memory};
+use crate::options::{
+    Cores, Place, Scrub, Served, cores, durability, durability_of, role, scrub, server_memory,
+};
 
 /// Run a server, which keeps objects in memory.
 #[derive(Args, Debug)]
@@ -21,6 +23,8 @@ use crate::options::{Place, Scrub, Served, durability, durability_of, role, scru
   sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.1
   sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.2 \\
       --control tcp:host=127.0.0.1,port=7802
+  sprat server -L fast+udp:host=127.0.0.1,port=7741 --cores 4 --memory 8G
+                                          four cores, at the ports 7741 to 7744
 
 The two paths are independent: with --control the coordinator reaches a server over TCP, say, and
 clients reach it over shared memory.")]
@@ -36,6 +40,12 @@ pub(crate) struct Server {
     /// Memory for objects, in bytes (K, M and G are powers of 1024), at least 48M.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
     memory: u64,
+    /// Number of cores that serve requests, or a list of cores such as 0-3,8, each for one thread
+    /// that runs on no other. Each core has a shard: a part of --memory with objects of its own,
+    /// and further locators, with the next ports, or names and sockets with .1, .2, …. Clients go
+    /// straight to the shard that has an object.
+    #[arg(long, value_name = "N|LIST", default_value = "1", value_parser = cores)]
+    cores: Cores,
     /// Number of replicas of each object on other servers. If as many servers crash at once, the
     /// others recover their objects. Servers of one cluster have the same number.
     #[arg(
@@ -98,6 +108,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     let replicas = if holds { args.replicas.into() } else { 0 };
     let memory = args.memory.saturating_mul(1 + replicas);
     memory::check(memory, 1)?;
+    args.cores.check(args.memory)?;
     if args.populate {
         memory::populate(memory)?;
     }
@@ -118,9 +129,10 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;
     let metrics = serve::metrics(&args.served)?;
-    let mut worker = server::server(&options).map_err(|error| listening(&error))?;
-    serve::counters(metrics, Part::Server, &worker)?;
-    serve::report_stalls(&mut worker);
+    let mut shards =
+        server::shards(&options, args.cores.count()).map_err(|error| listening(&error))?;
+    serve::counters(metrics, Part::Server, &shards)?;
+    shards.iter_mut().for_each(serve::report_stalls);
     let next = "start it anew: it joins the cluster as a new server";
-    serve::run(signals, worker, next, server::leave)
+    serve::run(signals, shards, next, |shards| server::run(shards, args.cores.list()))
 }

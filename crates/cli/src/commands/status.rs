@@ -1,5 +1,7 @@
 //! `sprat status`: shows whether a cluster serves, in one screen.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use serde_json::json;
 use sprat::kv::{LeaderInfo, Role, ServerInfo, ServerState, TableInfo};
@@ -61,8 +63,34 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
     }
 }
 
+/// Returns the number of shards that are up: of members of the cluster.
 fn number_up(servers: &[ServerInfo]) -> usize {
     servers.iter().filter(|server| server.state == ServerState::Up).count()
+}
+
+/// Returns a text with the number of servers that are up, and that of their shards if some have
+/// several.
+fn servers_up(servers: &[ServerInfo]) -> String {
+    let up = servers.iter().zip(processes(servers));
+    let up = up.filter(|(server, _)| server.state == ServerState::Up).map(|(_, process)| process);
+    let (count, shards) = (up.collect::<BTreeSet<_>>().len(), number_up(servers));
+    let text = number_of(count, "server");
+    if count == shards { text } else { format!("{text} with {}", number_of(shards, "shard")) }
+}
+
+/// Returns for each server the number of its process, from 1 on. The shards of a process have one
+/// number.
+fn processes(servers: &[ServerInfo]) -> Vec<usize> {
+    let mut known = Vec::new();
+    let numbers = servers.iter().map(|ServerInfo { server, site, .. }| {
+        let process = (site.process, if site.process == 0 { Some(*server) } else { None });
+        let at = known.iter().position(|one| *one == process);
+        at.unwrap_or_else(|| {
+            known.push(process);
+            known.len() - 1
+        }) + 1
+    });
+    numbers.collect()
 }
 
 /// Returns the state of a server as one word.
@@ -88,20 +116,22 @@ fn machine_text(
     tables: &[TableInfo],
     missing: u64,
 ) -> String {
-    let server = |server: &ServerInfo| {
+    let server = |(server, process): (&ServerInfo, usize)| {
         json!({
             "server": server.server.to_string(), "state": state_of(server),
             "tablets": server.tablets, "control": server.control, "locators": server.data,
             "role": server.site.role.name(), "rack": server.site.rack, "blocked": server.blocked,
+            "process": process, "shard": server.site.shard,
         })
     };
+    let all = servers.iter().zip(processes(servers));
     let serves = number_up(servers) > 0 && incomplete(tables).is_empty();
     let object = json!({
         "serves": serves, "coordinator": coordinator, "leader": leader.locators,
         "term": leader.term,
         "replicas": mode(servers).map(|(replicas, _)| replicas),
         "durability": mode(servers).map(|(_, durability)| durability.name()),
-        "servers": servers.iter().map(server).collect::<Vec<_>>(), "tables": tables.len(),
+        "servers": all.map(server).collect::<Vec<_>>(), "tables": tables.len(),
         "replicas_missing": missing,
         "recovering": tables.iter().map(|table| u32::from(table.recovering)).sum::<u32>(),
         "incomplete": incomplete(tables).iter().map(|table| &table.name).collect::<Vec<_>>(),
@@ -125,7 +155,7 @@ fn human_text(
 ) -> String {
     let mut text = format!(
         "coordinator {coordinator}: {}, {}",
-        number_of(number_up(servers), "server"),
+        servers_up(servers),
         number_of(tables.len(), "table")
     );
     if let Some((replicas, durability)) = mode(servers) {
@@ -138,14 +168,20 @@ fn human_text(
     if !servers.is_empty() {
         let has_roles = servers.iter().any(|server| server.site.role != Role::Both);
         let has_racks = servers.iter().any(|server| !server.site.rack.is_empty());
+        let has_shards = servers.iter().any(|server| server.site.process != 0);
         let mut headings = vec!["server", "state", ">tablets"];
+        headings.extend(has_shards.then_some([">process", ">shard"]).into_iter().flatten());
         headings.extend(has_roles.then_some("role"));
         headings.extend(has_racks.then_some("rack"));
         headings.push("locator");
         let mut columns = Columns::new(&headings);
-        for server in servers {
+        let mut all: Vec<_> = processes(servers).into_iter().zip(servers).collect();
+        all.sort_by_key(|(process, server)| (*process, server.site.shard));
+        for (process, server) in all {
             let (id, state) = (server.server.to_string(), state_of(server).to_owned());
             let mut cells = vec![id, state, server.tablets.to_string()];
+            let shard = [process.to_string(), server.site.shard.to_string()];
+            cells.extend(has_shards.then_some(shard).into_iter().flatten());
             cells.extend(has_roles.then(|| server.site.role.name().to_owned()));
             cells.extend(has_racks.then(|| server.site.rack.clone()));
             for locator in server.data.split(';') {
@@ -182,7 +218,7 @@ pub(super) fn number_of(count: usize, thing: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sprat::kv::{TableDurability, TableId};
+    use sprat::kv::{OwnedSite, TableDurability, TableId};
     use sprat_store::message::control::Usage;
     use sprat_store::types::ServerId;
 
@@ -209,20 +245,38 @@ mod tests {
         assert_eq!(number_of(1, "table"), "1 table");
     }
 
-    #[test]
-    fn a_recovery_is_shown() {
-        let server = |index, state| ServerInfo {
+    fn server(index: u32, state: ServerState) -> ServerInfo {
+        ServerInfo {
             server: ServerId { index, generation: 1 },
             state,
             tablets: 2,
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
             replicas: 2,
             durability: Durability::Disk,
-            site: sprat::kv::OwnedSite::default(),
+            site: OwnedSite::default(),
             control: "c".to_owned(),
             data: "d".to_owned(),
             blocked: if state == ServerState::Blocked { "no head" } else { "" }.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_shards_of_a_process_are_one_server() {
+        let of = |index, process, shard| ServerInfo {
+            site: OwnedSite { process, shard, ..OwnedSite::default() },
+            ..server(index, ServerState::Up)
         };
+        let servers = [of(1, 7, 1), of(2, 0, 0), of(3, 7, 0), of(4, 0, 0)];
+        assert_eq!(processes(&servers), [1, 2, 1, 3]);
+        let text = human_text("c", &leader("c"), &servers, &[], 0);
+        assert!(text.contains("3 servers with 4 shards, 0 tables"), "{text}");
+        let rows: Vec<_> = text.lines().skip(2).map(|line| line.split_whitespace()).collect();
+        let ids: Vec<_> = rows.into_iter().filter_map(|mut cells| cells.next()).collect();
+        assert_eq!(ids, ["3.1", "1.1", "2.1", "4.1"], "{text}");
+    }
+
+    #[test]
+    fn a_recovery_is_shown() {
         let servers = [server(1, ServerState::Up), server(2, ServerState::Blocked)];
         let name = "t".to_owned();
         let (table, tablets, lost, unheard, recovering) = (TableId(1), 4, 0, 0, 2);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use sprat::locator::{Kind, Locator};
-use sprat::server::{Durability, MAX_REPLICAS};
+use sprat::server::{Durability, MAX_REPLICAS, MAX_SHARDS};
 use sprat_bench::cluster::{Cluster, Plan};
 use sprat_bench::fail::Fail;
 use sprat_bench::process::StopSignals;
@@ -21,8 +21,8 @@ mod directory;
 
 use crate::log::Format;
 use crate::options::{
-    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, Scrub, cluster_name, durability,
-    durability_of, lease, scrub, server_memory,
+    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, Scrub, cluster_name, cores,
+    durability, durability_of, lease, scrub, server_memory,
 };
 
 /// The most servers of a cluster on this machine.
@@ -46,6 +46,7 @@ const ANSWER: Duration = Duration::from_millis(500);
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat up                                three servers, until Ctrl-C; again: with their objects
+  sprat up --servers 1 --cores 4          one server that uses four cores
   sprat up --servers 1 --memory 4G        one server with 4 GiB; the disk has the only copy
   sprat up --dir books                    three servers that keep their objects in ./books
   sprat up --ephemeral                    three servers that keep nothing
@@ -62,11 +63,20 @@ pub(crate) struct Up {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_SERVERS)),
     )]
     servers: u16,
+    /// Number of cores of each server. Each core has a shard: a part of --memory with objects of its
+    /// own, to which clients go straight.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_SHARDS)),
+    )]
+    cores: u16,
     /// Name of the cluster, from which the shared-memory names derive.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = cluster_name)]
     name: String,
     /// Port of the coordinator. Server I takes this port + I on TCP and on UDP, and for RDMA the
-    /// port that is the number of servers higher.
+    /// port that is the number of servers higher. With --cores each core counts as a server here.
     #[arg(
         long,
         short = 'p',
@@ -184,20 +194,20 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
     let durability = durability_of(args.durability, replicas, directory.is_some())?;
+    check_cores(args)?;
     let in_memory = if directory.is_some() { 0 } else { replicas.into() };
     memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
     let mut leaving = 0;
     if let Some(directory) = &directory {
-        let (count, most, memory) = (args.servers, MOST_SERVERS, args.memory);
-        let prepared =
-            directory::prepare(directory, Servers { count, most, memory, replicas, durability })?;
+        let (count, most, memory, cores) = (args.servers, MOST_SERVERS, args.memory, args.cores);
+        let prepared = directory::prepare(
+            directory,
+            Servers { count, most, cores, memory, replicas, durability },
+        )?;
         out::print(prepared.text + "\n")?;
         leaving = prepared.further;
     }
     let plan = Plan {
-        name: &args.name,
-        port: args.port,
-        servers: args.servers,
         leaving,
         memory: args.memory,
         replicas,
@@ -205,22 +215,30 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         lease: args.lease,
         directory: directory.as_deref(),
         state: args.state.as_deref(),
-        core: None,
-        host: None,
-        etcd: None,
-        hosts: Vec::new(),
         besides,
         tracepoints: args.tracepoints,
         populate: args.populate,
         scrub: Some(args.scrub.to_string()),
         metrics: args.metrics,
         log_format: args.log_format.map(|format| format.name().to_owned()),
+        cores: args.cores,
+        ..Plan::new(&args.name, args.port, args.servers)
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster, directory.is_some()))?;
     watch(&mut cluster, &stopped)?;
     cluster.end();
     out::print("The cluster has ended.\n")
+}
+
+/// Refuses more cores than the ports or the memory of the cluster suffice for.
+fn check_cores(args: &Up) -> Result<(), Fail> {
+    let shards = u32::from(args.servers) * u32::from(args.cores);
+    if u32::from(args.port) + 2 * shards > u16::MAX.into() {
+        let fail = Fail::usage(format!("the ports from {} on do not suffice", args.port));
+        return Err(fail.next("give a lower --port, or fewer --servers or --cores"));
+    }
+    cores(&args.cores.to_string()).map_err(Fail::usage)?.check(args.memory)
 }
 
 /// Refuses a locator of kernel UDP, TCP or RDMA at an address other than loopback: only `sprat

@@ -9,7 +9,8 @@
 //!
 //! A total ends in `_total`, and a time is in seconds. Levels have the name of `sprat stats`. Many
 //! servers in one text have the label `server`, and `sprat_up` is 0 for one that does not answer. A
-//! process that serves its own counters has no such label: Prometheus adds one for the process.
+//! process that serves its own counters has no such label: Prometheus adds one for the process. Its
+//! shards have the label `shard`, if there are several.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,11 +62,18 @@ pub(crate) fn of_servers(servers: &[(String, Option<&Map<String, Value>>)]) -> S
     text(metrics)
 }
 
-/// Returns the counters of one process in Prometheus's text format.
-pub(crate) fn of_process(part: Part, counters: &Map<String, Value>) -> String {
+/// Returns the counters of one process in Prometheus's text format: those of its only worker, or
+/// of each of its shards.
+pub(crate) fn of_process(part: Part, workers: &[Map<String, Value>]) -> String {
     let mut metrics = BTreeMap::new();
     add(&mut metrics, "sprat_", &BUILD, &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    add_all(&mut metrics, part, &[], counters);
+    if let [counters] = workers {
+        add_all(&mut metrics, part, &[], counters);
+        return text(metrics);
+    }
+    for (shard, counters) in workers.iter().enumerate() {
+        add_all(&mut metrics, part, &[("shard", &shard.to_string())], counters);
+    }
     text(metrics)
 }
 
@@ -193,7 +201,7 @@ sprat_up{server="2.\"1"} 0
             "tcp": { "requests": 4 },
         });
         let counters = counters.as_object().expect("an object");
-        let text = of_process(Part::Coordinator, counters);
+        let text = of_process(Part::Coordinator, std::slice::from_ref(counters));
         let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let version = concat!("sprat_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1");
         let expected = [
@@ -204,8 +212,10 @@ sprat_up{server="2.\"1"} 0
             "sprat_uptime_seconds 9",
         ];
         assert_eq!(samples, expected);
-        let text = of_process(Part::Server, counters);
+        let text = of_process(Part::Server, std::slice::from_ref(counters));
         assert!(text.contains("\nsprat_tablets 3\n"), "{text}");
         assert!(text.contains("\nsprat_refused_total{status=\"Retry\"} 1\n"), "{text}");
+        let text = of_process(Part::Server, &[counters.clone(), counters.clone()]);
+        assert!(text.contains("\nsprat_tablets{shard=\"1\"} 3\n"), "{text}");
     }
 }

@@ -14,6 +14,7 @@ mod replicas;
 mod restarts;
 mod scans;
 mod score;
+mod shards;
 mod transactions;
 mod user;
 
@@ -56,6 +57,8 @@ struct Shape {
     faults: [HostFaults; 3],
     log_bytes: u64,
     segment_bytes: u32,
+    /// The number of masters that are shards of one process.
+    shards: usize,
     /// The number of replicas of each segment.
     replicas: usize,
     /// True if replicas outlive the process of their backup.
@@ -97,6 +100,7 @@ impl Default for Shape {
             faults: [HostFaults::NONE; 3],
             log_bytes: 16 << 20,
             segment_bytes: 2 << 20,
+            shards: 1,
             replicas: 0,
             keeps: false,
             durability: Durability::Memory,
@@ -157,11 +161,15 @@ fn habits_of(seed: u64, shape: &Shape) -> Habits {
 /// is a backup only.
 fn site_of(nth: usize, seed: u64, shape: &Shape) -> OwnedSite {
     let machines = 1 + seed % 4;
-    let machine = 1 + nth as u64 % machines;
+    let process = nth / shape.shards;
+    let machine = 1 + process as u64 % machines;
     let is_spare = shape.masters > 2 && shape.replicas > 0 && nth + 1 == shape.masters;
     let role = if is_spare && seed % 8 > 5 { Role::Backup } else { Role::Both };
     let rack = if seed.is_multiple_of(3) { String::new() } else { format!("rack {}", machine % 2) };
-    OwnedSite { role, host: if machines > 1 { machine } else { 0 }, rack }
+    let host = if machines > 1 { machine } else { 0 };
+    let shard = (nth % shape.shards) as u16;
+    let process = if shape.shards > 1 { 1 + 2 * process as u64 } else { 0 };
+    OwnedSite { role, host, process, shard, rack }
 }
 
 /// Returns the wall clock of the server with this number, which is behind that of others.
@@ -194,7 +202,9 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let (shared, coordinators, its_frames) =
             (shared.clone(), coordinators.clone(), kept.clone());
         let host = world.host(shape.faults[1], move |start| {
-            let (own, site) = (locator(start.host), site.clone());
+            let (own, mut site) = (locator(start.host), site.clone());
+            // Each life of a process has another number.
+            site.process *= 1 << start.life;
             let mut rng = start.rng;
             let config_ = master::Config {
                 coordinator: locators_of(&coordinators, &mut rng),
@@ -227,6 +237,10 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
             Box::new(Sharing::new(Node::new(master, config(true), rng, start.port), crash))
         });
         world.set_frames(host, its_frames);
+    }
+    for process in 0..shape.masters / shape.shards {
+        let shards: Vec<_> = (0..shape.shards).map(|i| 1 + process * shape.shards + i).collect();
+        world.bind(&shards);
     }
     for user in 0..shape.users {
         world.score.left.insert(1 + shape.masters + user, shape.operations);

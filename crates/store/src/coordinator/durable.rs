@@ -19,7 +19,7 @@ use crate::site::Site;
 use crate::types::{HashKey, ServerId, Version};
 
 /// The version of the format in which the coordinator's state is written.
-pub(super) const FORMAT: u16 = 7;
+pub(super) const FORMAT: u16 = 8;
 
 /// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -11,12 +11,14 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 
 use super::durable::{self, Place};
+use super::table::MANY_TABLETS;
 use crate::durability::Durability;
 use crate::message::control::{Enlist, Usage};
 use crate::objects::segment::SegmentId;
@@ -279,6 +281,29 @@ impl Servers {
             self.masters().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// Returns the masters of the tablets of a table that is to have its keys on `span` processes,
+    /// one master for each tablet. The processes with the fewest tablets come first, and each gets
+    /// a tablet on each of its shards. Without as many processes, their shards get `span` tablets
+    /// together, and one each at least.
+    pub(super) fn owners(&self, span: usize) -> Vec<ServerId> {
+        let all = self.by_load();
+        let mut processes: Vec<(u64, Vec<(u16, ServerId)>)> = Vec::new();
+        for (id, slot) in all.iter().filter_map(|&id| Some((id, self.up(id)?))) {
+            let &OwnedSite { process, shard, .. } = &slot.site;
+            match processes.iter_mut().find(|(known, _)| process != 0 && *known == process) {
+                Some((_, shards)) => shards.push((shard, id)),
+                None => processes.push((process, vec![(shard, id)])),
+            }
+        }
+        if span >= processes.len() {
+            let count = span.max(all.len().min(MANY_TABLETS));
+            return all.into_iter().cycle().take(count).collect();
+        }
+        processes.iter_mut().for_each(|(_, shards)| shards.sort_unstable());
+        let chosen = processes.into_iter().take(span).flat_map(|(_, shards)| shards);
+        chosen.map(|(_, id)| id).take(MANY_TABLETS).collect()
     }
 
     /// Records that another server enlists at these locators. Earlier servers there are probably

@@ -51,20 +51,19 @@ impl Coordinator {
         if let Some(reply) = self.unwritable(Otherwise::Refused) {
             return Some(reply.into());
         }
-        if let Err((status, text)) = self.check_limits(request) {
+        let owners = self.servers.owners(request.span as usize);
+        if let Err((status, text)) = self.check_limits(request, owners.len()) {
             return self.fail(caller, status, text);
         }
-        let servers = self.servers.by_load();
         let id = self.cluster.next_table;
         self.cluster.next_table += 1;
         let mut hash_key = HashKey::default();
         self.rng.fill(&mut hash_key.0);
-        let tablets = (0..request.span)
-            .map(|i| {
-                let server = servers[i as usize % servers.len()];
-                Tablet::new(share(i, request.span), server, SegmentId(0), Work::Idle)
-            })
-            .collect::<Vec<_>>();
+        let count = owners.len() as u32;
+        let tablets = (0..)
+            .zip(owners)
+            .map(|(i, server)| Tablet::new(share(i, count), server, SegmentId(0), Work::Idle));
+        let tablets: Vec<_> = tablets.collect();
         tablets.iter().for_each(|tablet| self.servers.count(tablet.server, 1));
         let table = Table {
             name: request.name.into(),
@@ -95,10 +94,14 @@ impl Coordinator {
     }
 
     /// Checks that the cluster can have the new table.
-    fn check_limits(&self, request: &CreateTable<'_>) -> Result<(), (Status, &'static str)> {
+    fn check_limits(
+        &self,
+        request: &CreateTable<'_>,
+        tablets: usize,
+    ) -> Result<(), (Status, &'static str)> {
         let limit = &self.config;
         if self.tables.by_id.len() >= limit.max_tables
-            || self.tables.tablets + request.span as usize > limit.max_tablets
+            || self.tables.tablets + tablets > limit.max_tablets
             || self.cluster.next_table > TableId::MAX.0
         {
             return Err((Status::NoSpace, "the coordinator's limit of tables is reached"));

@@ -92,8 +92,15 @@ impl Coordinator {
         if let Some((server, _)) = known
             && self.refusal.is_none()
         {
-            self.pings.ended += 1;
-            self.server_gone(server);
+            // The shards of a process end together.
+            let process = self.servers.up(server).map_or(0, |slot| slot.site.process);
+            let all = self.servers.all_up().filter(|(_, slot)| slot.site.process == process);
+            let others = all.map(|(id, _)| id).filter(|id| process != 0 && *id != server);
+            let others: Vec<_> = others.collect();
+            for ended in [server].into_iter().chain(others) {
+                self.pings.ended += 1;
+                self.server_gone(ended);
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  DIR/coordinator         the coordinator's state: tables, servers, leases
-//!  DIR/server-1/frames     the replicas that server 1 holds
+//!  DIR/server-1/frames     the replicas that server 1 holds, those of its shard 0 if it has several
+//!  DIR/server-1/shard-1/frames     the replicas that its shard 1 holds
 //!  DIR/server-2/frames     ...
 //! ```
 //!
@@ -32,6 +33,8 @@ pub(super) struct Servers {
     pub(super) count: u16,
     /// The most servers that a cluster can have.
     pub(super) most: u16,
+    /// The number of cores of each server.
+    pub(super) cores: u16,
     /// The memory of each server for objects, in bytes.
     pub(super) memory: u64,
     pub(super) replicas: u16,
@@ -139,13 +142,16 @@ fn check_content(dir: &Path, last: u16) -> Result<bool, Fail> {
 
 /// Returns the bytes of disk that the servers' data takes now, and the most that it can take.
 fn room(dir: &Path, servers: Servers) -> (u64, u64) {
-    let mut options = ServerOptions::new("", "");
-    (options.memory_bytes, options.replicas) = (servers.memory, servers.replicas.into());
+    let (mut options, cores) = (ServerOptions::new("", ""), servers.cores);
+    let memory = servers.memory / u64::from(servers.cores);
+    (options.memory_bytes, options.replicas) = (memory, servers.replicas.into());
     options.durability = Some(servers.durability);
     let each = server::disk_bytes(&options);
-    (1..=servers.count).fold((0, 0), |(taken, most), index| {
-        let file = fs::metadata(frames_file(dir, index)).ok();
-        let journal = fs::metadata(server_directory(dir, index).join(server::JOURNAL)).ok();
+    let servers = (1..=servers.count).map(|index| server_directory(dir, index));
+    let shards = servers.flat_map(|own| (0..cores).map(move |i| server::shard_directory(&own, i)));
+    shards.fold((0, 0), |(taken, most), own| {
+        let file = fs::metadata(own.join(server::FRAMES)).ok();
+        let journal = fs::metadata(own.join(server::JOURNAL)).ok();
         let all = file.iter().chain(&journal);
         let blocks = all.map(|file| file.blocks() * STAT_BLOCK).sum::<u64>();
         // The number of frames never falls.
@@ -202,6 +208,7 @@ mod tests {
         let servers = Servers {
             count: 2,
             most: 64,
+            cores: 1,
             memory: 64 << 20,
             replicas: 1,
             durability: Durability::Process,
@@ -212,5 +219,7 @@ mod tests {
         let file = fs::File::create(frames_file(dir, 1)).expect("it is ours");
         file.set_len(1 << 40).expect("it is sparse");
         assert_eq!(room(dir, servers), (0, (1 << 40) + most / 2));
+        let (_, of_shards) = room(dir, Servers { cores: 2, memory: 128 << 20, ..servers });
+        assert_eq!(of_shards, (1 << 40) + most / 2 * 3, "each shard has half of the memory");
     }
 }

@@ -12,8 +12,8 @@ fn a_state_that_makes_no_sense_is_refused() {
         restored.map(|_| ()).unwrap_err()
     };
     assert_eq!(restore(&[(b"c", &[0, 9, 1])]), RestoreError::Format(9));
-    assert_eq!(restore(&[(b"c", &[0, 2, 1])]), RestoreError::Format(2));
-    assert_eq!(restore(&[(b"c", &[0, 7, 1])]), RestoreError::Damaged("cluster record"));
+    assert_eq!(restore(&[(b"c", &[0, 7, 1])]), RestoreError::Format(7));
+    assert_eq!(restore(&[(b"c", &[0, 8, 1])]), RestoreError::Damaged("cluster record"));
     assert_eq!(restore(&[(b"l\0\0\0\0\0\0\0\x01", &[])]), RestoreError::NoCluster);
     assert_eq!(restore(&[(b"", &[])]), RestoreError::Damaged("key"));
     assert_eq!(restore(&[(b"x", &[])]), RestoreError::Damaged("key"));
@@ -86,7 +86,7 @@ fn golden_state() {
         losses: 6,
     };
     let numbers = [9u64, 1, 2, 3, 4, 5].map(u64::to_be_bytes).concat();
-    assert_eq!(encode(&cluster), [vec![0, 7], numbers, vec![0, 6]].concat());
+    assert_eq!(encode(&cluster), [vec![0, 8], numbers, vec![0, 6]].concat());
     let server = Server {
         generation: 2,
         place: Place::Crashed,
@@ -94,7 +94,7 @@ fn golden_state() {
         capacity_bytes: 4,
         replicas: 7,
         durability: Durability::Disk,
-        site: Site { role: Role::Master, host: 11, rack: "r" },
+        site: Site { role: Role::Master, host: 11, process: 12, shard: 13, rack: "r" },
         head_segment: SegmentId(5),
         head_epoch: 6,
         control: "c",
@@ -103,7 +103,7 @@ fn golden_state() {
         kept: vec![Kept { segment: SegmentId(9), len: 10 }],
     };
     let mut bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04".to_vec();
-    bytes.extend(b"\x07\x04\x01\0\0\0\0\0\0\0\x0b\0\x01r");
+    bytes.extend(b"\x07\x04\x01\0\0\0\0\0\0\0\x0b\0\0\0\0\0\0\0\x0c\0\x0d\0\x01r");
     bytes.extend(b"\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d\0\x08\0\x01\0\0\0\x09\0\0\0\x0a");
     assert_eq!(encode(&server), bytes);
     let table = Table {

@@ -22,7 +22,7 @@ use crate::master::membership::{CALL_NS, COORDINATOR};
 use crate::message::control::{ListServers, ServerPage, ServerState};
 use crate::message::ring::{MAX_OFFER, Ring};
 use crate::objects::segment::Position;
-use crate::site::OwnedSite;
+use crate::site::{Common, OwnedSite};
 use crate::types::ServerId;
 
 /// The pause before a failed request for the server list is repeated.
@@ -125,10 +125,38 @@ impl Backups {
         Self { site, own: own.then(ServerId::default), ..Self::default() }
     }
 
-    /// Returns true if the server may get a replica. This one gets its own only if no other server
-    /// is up.
-    fn may_hold(&self, server: ServerId) -> bool {
-        self.own != Some(server) || self.list.len() == 1
+    /// Returns true if the server may get a replica. This one gets its own only if no other process
+    /// is up. Other shards of its process get none, for they end when it does.
+    fn may_hold(&self, backup: &Backup) -> bool {
+        let is_apart = |backup: &Backup| backup.site.common(&self.site) != Common::Process;
+        if self.own == Some(backup.server) {
+            !self.list.iter().any(|other| other.server != backup.server && is_apart(other))
+        } else {
+            is_apart(backup)
+        }
+    }
+
+    /// Returns the servers that may get a replica of a segment at the time `now`: those that `suits`
+    /// accepts, and that are in no process with one of `others`.
+    fn candidates<'b>(
+        &'b self,
+        now: Instant,
+        others: &'b [ServerId],
+        suits: impl Fn(ServerId) -> bool + 'b,
+    ) -> impl Iterator<Item = (usize, &'b Backup)> {
+        let all = self.list.iter().enumerate();
+        all.filter(move |(_, backup)| {
+            let with = |other: &Backup| other.site.common(&backup.site) == Common::Process;
+            backup.not_before <= now
+                && suits(backup.server)
+                && self.may_hold(backup)
+                && !self.at(others).any(with)
+        })
+    }
+
+    /// Returns those of `servers` that are in the list.
+    fn at<'b>(&'b self, servers: &'b [ServerId]) -> impl Iterator<Item = &'b Backup> {
+        self.list.iter().filter(|backup| servers.contains(&backup.server))
     }
 
     /// Records the version of the coordinator's server list.
@@ -275,16 +303,13 @@ impl Backups {
         others: &[ServerId],
         suits: impl Fn(ServerId) -> bool,
     ) -> Option<ServerId> {
-        let suitable = |backup: &&Backup| {
-            backup.not_before <= now && suits(backup.server) && self.may_hold(backup.server)
-        };
-        let taken = self.list.iter().filter(|backup| others.contains(&backup.server));
-        let taken: Vec<_> = taken.map(|b| &b.site).chain([&self.site]).collect();
+        let taken: Vec<_> = self.at(others).map(|b| &b.site).chain([&self.site]).collect();
         let common = |backup: &Backup| taken.iter().map(|site| site.common(&backup.site)).max();
-        let least = self.list.iter().filter(suitable).map(common).min()?;
-        let is_candidate = |backup: &Backup| suitable(&backup) && common(backup) == least;
-        let mut left: Vec<_> =
-            (0..self.list.len()).filter(|&index| is_candidate(&self.list[index])).collect();
+        let all = self.candidates(now, others, suits);
+        let all: Vec<_> = all.map(|(index, backup)| (index, common(backup))).collect();
+        let least = all.iter().map(|(_, common)| *common).min()?;
+        let of_least = all.into_iter().filter(|(_, common)| *common == least);
+        let mut left: Vec<_> = of_least.map(|(index, _)| index).collect();
         let mut drawn = Vec::new();
         while drawn.len() < DRAWN && !left.is_empty() {
             drawn.push(left.swap_remove(rng.below(left.len() as u64) as usize));
@@ -294,10 +319,14 @@ impl Backups {
         Some(self.list[best].server)
     }
 
-    /// Returns true if another server than those that `suits` refuses can hold a replica.
-    pub(super) fn can_choose(&self, now: Instant, suits: impl Fn(ServerId) -> bool) -> bool {
-        let suitable = |backup: &Backup| backup.not_before <= now && suits(backup.server);
-        self.list.iter().any(|backup| suitable(backup) && self.may_hold(backup.server))
+    /// Returns true if [`Self::choose`] would return a server.
+    pub(super) fn can_choose(
+        &self,
+        now: Instant,
+        others: &[ServerId],
+        suits: impl Fn(ServerId) -> bool,
+    ) -> bool {
+        self.candidates(now, others, suits).next().is_some()
     }
 
     /// Returns the next server that may have left replicas, and the time of the next call to it.

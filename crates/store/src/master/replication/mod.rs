@@ -454,7 +454,8 @@ impl Replication {
                 // It gets no more posted writes until it answers.
                 self.backups.want_ring(backup, now);
                 let suits = |server: ServerId| !segment.is_on(server);
-                if self.backups.can_choose(now, suits) {
+                let others = segment.others(index);
+                if self.backups.can_choose(now, &others, suits) {
                     // It may have the fewest replicas, and would be the next choice again.
                     self.backups.avoid(now, backup);
                     self.give_up(id, index, now);

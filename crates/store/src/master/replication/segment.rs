@@ -114,6 +114,12 @@ impl Segment {
         self.replicas.iter().any(|replica| replica.backup == server)
     }
 
+    /// Returns the servers of all replicas but the one with this index.
+    pub(super) fn others(&self, index: usize) -> ArrayVec<ServerId, MAX_REPLICAS> {
+        let others = self.replicas.iter().enumerate().filter(|(i, _)| *i != index);
+        others.map(|(_, replica)| replica.backup).collect()
+    }
+
     /// Returns true if `server` has a replica of the segment that was given up.
     pub(super) fn had(&self, server: ServerId) -> bool {
         self.given_up.iter().any(|&(backup, _)| backup == server)

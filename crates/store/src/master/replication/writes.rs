@@ -2,14 +2,13 @@
 
 use alloc::vec::Vec;
 
-use arrayvec::ArrayVec;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::Output;
 use sprat_proto::rpc::Message;
 use sprat_proto::time::MS;
 
 use super::segment::{Kind, Segment};
-use super::{Call, MAX_REPLICAS, Replication};
+use super::{Call, Replication};
 use crate::master::replication::backups::link;
 use crate::message::replica::{Target, WriteReplica};
 use crate::objects::log::Log;
@@ -200,8 +199,7 @@ impl Replication {
         let (backups, rng) = (&mut self.backups, &mut self.rng);
         let suits = |server: ServerId| !segment.is_on(server);
         let is_new = |server: ServerId| suits(server) && !segment.had(server);
-        let others: ArrayVec<_, MAX_REPLICAS> =
-            segment.replicas.iter().map(|replica| replica.backup).collect();
+        let others = segment.others(index);
         let chosen = backups
             .choose(now, rng, &others, is_new)
             .or_else(|| backups.choose(now, rng, &others, suits));

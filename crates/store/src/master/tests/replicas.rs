@@ -10,7 +10,7 @@ use crate::message::recovery::{ListReplicas, Replica, ReplicaPage};
 use crate::message::replica::{self, FreeReplica, WriteReplica, written};
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::objects::segment::SegmentId;
-use crate::site::{OwnedSite, Role};
+use crate::site::OwnedSite;
 
 const OTHER: ServerId = ServerId { index: 4, generation: 2 };
 const SEGMENT: SegmentId = SegmentId(3);
@@ -105,7 +105,7 @@ fn a_tablet_is_taken_when_the_log_has_a_head_on_all_backups() {
 
 #[test]
 fn a_server_names_its_former_life_and_never_joins_another_cluster() {
-    let site = OwnedSite { role: Role::Both, host: 7, rack: "r".into() };
+    let site = OwnedSite { host: 7, rack: "r".into(), ..OwnedSite::default() };
     let membership = |former| {
         let mode = (1, Durability::Process);
         Membership::new(1, mode, site.clone(), former, "c".into(), "d".into())

@@ -51,14 +51,15 @@ const ONE: ServerId = ServerId { index: 1, generation: 2 };
 fn requests_of_servers() {
     golden!(
         Enlist,
-        "01 40 0000 0102030405060708 0000000040000000 03 04 02 0000000000000007 0001 72
+        "01 40 0000 0102030405060708 0000000040000000 03 04 02 0000000000000007 000000000000000a 000b
+         0001 72
          0000000000000009 00000001 00000002 0005 7463703a61 0003 6d3a62",
         Enlist {
             nonce: 0x0102_0304_0506_0708,
             capacity_bytes: 1 << 30,
             replicas: 3,
             durability: Durability::Disk,
-            site: Site { role: Role::Backup, host: 7, rack: "r" },
+            site: Site { role: Role::Backup, host: 7, process: 10, shard: 11, rack: "r" },
             cluster: 9,
             replaces: ONE,
             control: "tcp:a",
@@ -238,7 +239,7 @@ fn replies_with_servers() {
         ServerPage,
         "01 00 0000 00000005 0001 00000001 00000002 03 00000003
          0000000000000003 0000000000000004 0000000000000005 03 03
-         01 0000000000000007 0000 0001 63 0001 64 0001 65",
+         01 0000000000000007 0000000000000000 0000 0000 0001 63 0001 64 0001 65",
         ServerPage {
             next: 5,
             servers: vec![Server {
@@ -248,7 +249,7 @@ fn replies_with_servers() {
                 usage: Usage { used_bytes: 3, capacity_bytes: 4, objects: 5 },
                 replicas: 3,
                 durability: Durability::Process,
-                site: Site { role: Role::Master, host: 7, rack: "" },
+                site: Site { role: Role::Master, host: 7, ..Site::default() },
                 control: "c",
                 data: "d",
                 blocked: "e",

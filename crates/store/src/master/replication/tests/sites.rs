@@ -10,17 +10,26 @@ const SEGMENTS: u32 = 10;
 const MINE: (u64, &str) = (1, "a");
 
 fn at((host, rack): (u64, &str)) -> OwnedSite {
-    OwnedSite { role: Role::Both, host, rack: rack.into() }
+    OwnedSite { host, rack: rack.into(), ..OwnedSite::default() }
+}
+
+/// Returns the site of a shard of a process on one host with all others.
+fn shard(process: u64) -> OwnedSite {
+    OwnedSite { process, ..at(MINE) }
 }
 
 /// Returns a rig of a master at its site and of backups at others.
 fn rig(sites: &[(u64, &str)]) -> Rig {
+    rig_of(at(MINE), sites.iter().map(|&site| at(site)))
+}
+
+fn rig_of(mine: OwnedSite, sites: impl IntoIterator<Item = OwnedSite>) -> Rig {
     let mut rig = Rig::new(R, 0, 1 << 10);
-    rig.replication = Replication::new((R, at(MINE), false), (false, SLOW_NS), Rng::seeded(1));
-    for (index, &site) in (0..).zip(sites) {
+    rig.replication = Replication::new((R, mine, false), (false, SLOW_NS), Rng::seeded(1));
+    for (index, site) in (0..).zip(sites) {
         let server = ServerId { index, generation: 1 };
         rig.add(server, 200);
-        rig.sites.insert(server, at(site));
+        rig.sites.insert(server, site);
     }
     rig.list();
     rig
@@ -85,4 +94,38 @@ fn a_server_without_the_role_of_a_backup_gets_no_replica() {
     rig.roll();
     rig.end_all(any);
     assert_eq!([0, 1, 2].map(|index| rig.backups[&ServerId { index, ..A }].replicas()), [2, 0, 2]);
+}
+
+/// Shards of one process end together, so that two of them are as good as one.
+#[test]
+fn no_two_shards_of_one_process_have_a_segment() {
+    let mut rig = rig_of(shard(1), [1, 1, 2, 2, 2, 3].map(shard));
+    rig.append(200);
+    for segment in 1..=SEGMENTS {
+        rig.roll();
+        rig.end_all(any);
+        let holders = rig.sites.iter().filter(|(on, _)| rig.replica(**on, segment).is_some());
+        let mut processes: Vec<_> = holders.map(|(_, site)| site.process).collect();
+        processes.sort_unstable();
+        assert_eq!(processes, [2, 3], "segment {segment}");
+    }
+}
+
+/// With too few processes a segment waits for another one, as with too few servers.
+#[test]
+fn a_segment_waits_for_a_process_for_each_replica() {
+    let mut rig = rig_of(shard(1), [1, 2, 2].map(shard));
+    rig.append(200);
+    rig.roll();
+    rig.end_all(any);
+    let holders = rig.sites.iter().filter(|(on, _)| rig.replica(**on, 1).is_some());
+    let processes: Vec<_> = holders.map(|(_, site)| site.process).collect();
+    assert_eq!(processes, [2]);
+    let late = ServerId { index: 3, generation: 1 };
+    rig.add(late, 200);
+    rig.sites.insert(late, shard(4));
+    rig.list();
+    rig.now = rig.now.after(SECOND);
+    rig.end_all(any);
+    assert!(rig.replica(late, 1).is_some());
 }
