@@ -65,8 +65,8 @@ struct World {
     asked: u64,
     /// The number of replicas of the logs of servers that enlist.
     replicas: u8,
-    /// The role of servers that enlist.
-    role: Role,
+    /// The site of servers that enlist.
+    site: Site<'static>,
     /// The share of calls that fail, in millionths: half of them reach the server.
     failing: u32,
     /// Chooses the calls whose replies come late.
@@ -116,7 +116,7 @@ impl World {
             replies: BTreeMap::new(),
             asked: 0,
             replicas: 0,
-            role: Role::Both,
+            site: Site::default(),
             failing: 0,
             holds: |_| false,
             late: 0,
@@ -291,7 +291,7 @@ impl World {
         let request = Enlist {
             replicas: self.replicas,
             durability: Durability::of(self.replicas.into(), false),
-            site: Site { role: self.role, ..Site::default() },
+            site: self.site.clone(),
             cluster,
             replaces,
             data: &data,

@@ -73,6 +73,49 @@ fn a_server_whose_process_has_ended_is_gone_at_once() {
     assert_eq!(w.servers(), [(x, ServerState::Up, 1), (y, ServerState::Crashed, 1)]);
 }
 
+/// Enlists the shards of a process.
+fn enlist_shards(w: &mut World, process: u64, locators: &[&str]) -> Vec<ServerId> {
+    let shards = (0..).zip(locators).map(|(shard, locator)| {
+        w.site = Site { process, shard, ..Site::default() };
+        w.enlist(locator)
+    });
+    let shards = shards.collect();
+    w.site = Site::default();
+    shards
+}
+
+#[test]
+fn the_shards_of_a_process_are_gone_with_it() {
+    let mut w = World::new(config());
+    let shards = enlist_shards(&mut w, 7, &["a0", "a1"]);
+    let others = enlist_shards(&mut w, 8, &["b0", "b1"]);
+    w.pass(500 * MS, &["a0", "a1", "b0", "b1"]);
+    w.coordinator.ended(w.now, Link(shards[1].index));
+    w.run();
+    let up = |id: ServerId| (id, ServerState::Up, 0);
+    assert_eq!(w.servers(), [up(others[0]), up(others[1])]);
+    assert!(w.coordinator.counters().contains(&("servers_ended".into(), 2)));
+}
+
+#[test]
+fn a_table_on_some_servers_uses_all_of_their_shards() {
+    let mut w = World::new(config());
+    let a = enlist_shards(&mut w, 7, &["a0", "a1"]);
+    let b = enlist_shards(&mut w, 8, &["b0", "b1"]);
+    let c = w.enlist("c");
+    let owners = |w: &mut World, name: &str, span| {
+        let table = w.create(name, span).unwrap();
+        w.tablets(table).unwrap().into_iter().map(|(server, _)| server).collect::<Vec<_>>()
+    };
+    assert_eq!(owners(&mut w, "one", 1), a);
+    assert_eq!(owners(&mut w, "two", 2), [b[0], b[1], c]);
+    // A server for each process and more: the shards share the tablets.
+    let all = owners(&mut w, "three", 3);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 5);
+    assert_eq!(all.len(), 5);
+    assert_eq!(owners(&mut w, "seven", 7).len(), 7);
+}
+
 #[test]
 fn the_end_of_a_process_counts_only_if_the_link_led_to_the_server() {
     let mut w = World::new(config());

@@ -18,10 +18,10 @@ fn two_masters() -> (World, ServerId, TableId, TableId) {
 #[test]
 fn a_server_that_is_only_a_backup_gets_no_tablets() {
     let mut w = World::new(config());
-    w.role = Role::Backup;
+    w.site.role = Role::Backup;
     let x = w.join("x");
     assert_eq!(w.create("a", 1), Err(Status::TooFewServers));
-    w.role = Role::Both;
+    w.site.role = Role::Both;
     let y = w.join("y");
     let a = w.create("a", 4).unwrap();
     assert_eq!(w.tablets(a).unwrap(), [(y, NORMAL); 4]);
