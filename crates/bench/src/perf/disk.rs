@@ -21,9 +21,12 @@ const WAYS: [(&str, Commit); 2] =
 
 type Commit = fn(&Path, Batch, Limits) -> std::io::Result<Vec<u32>>;
 
-/// The replicas of a cluster that a run starts.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// The replicas of a cluster that a run starts, and the cores of its servers.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copies {
+    /// The number of cores of each server. With several, servers and clients share all cores of the
+    /// machine.
+    pub cores: u16,
     /// The number of replicas of each object.
     pub replicas: u16,
     /// The time at which a change is acknowledged. `None`: the servers' default.
@@ -31,6 +34,12 @@ pub struct Copies {
     /// The directory in which the run makes the cluster's own, which it removes afterwards. `None`:
     /// that of temporary files, if the durability needs one.
     pub directory: Option<PathBuf>,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self { cores: 1, replicas: 0, durability: None, directory: None }
+    }
 }
 
 impl Copies {
@@ -130,7 +139,8 @@ mod tests {
     use super::*;
 
     fn copies(durability: Option<Durability>, directory: Option<&str>) -> Copies {
-        Copies { replicas: 2, durability, directory: directory.map(PathBuf::from) }
+        let directory = directory.map(PathBuf::from);
+        Copies { replicas: 2, durability, directory, ..Copies::default() }
     }
 
     #[test]

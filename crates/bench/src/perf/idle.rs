@@ -30,18 +30,19 @@ const SERVERS: u16 = 3;
 
 /// Runs the test `idle`.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
-    let Copies { replicas, durability, .. } = *bench.local.copies();
+    let Copies { cores, replicas, durability, .. } = *bench.local.copies();
     let servers = SERVERS.max(replicas + 1);
     bench.report.begin(format!(
         "idle: a coordinator, {servers} servers and a client that have nothing to do for 10 s"
     ));
     let name = format!("idle-{}", std::process::id());
     let plan = Plan {
-        memory: 64 << 20,
+        memory: (64 << 20) * u64::from(cores),
         replicas,
         durability,
         directory: bench.local.directory(),
-        ..Plan::new(&name, local::free_ports(ports(servers))?, servers)
+        cores,
+        ..Plan::new(&name, local::free_ports(ports(servers * cores))?, servers)
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

@@ -169,14 +169,21 @@ impl Local {
         self.folder.as_ref().map(Folder::path)
     }
 
-    /// Returns the core that this process runs on. `None` if it may use only one.
-    pub(crate) fn client_core(&self) -> Option<usize> {
-        (self.cores.len() > 1).then(|| self.cores[0])
+    /// True if clients and servers each have a core of their own.
+    fn has_own_cores(&self) -> bool {
+        self.cores.len() > 1 && self.copies.cores == 1
     }
 
-    /// Returns the core that the servers run on. `None` if the process may use only one.
+    /// Returns the core that this process runs on. `None` if the process may use only one, or the
+    /// servers use several.
+    pub(crate) fn client_core(&self) -> Option<usize> {
+        self.has_own_cores().then(|| self.cores[0])
+    }
+
+    /// Returns the core that the servers run on. `None` if the process may use only one, or they
+    /// use several.
     pub(crate) fn server_core(&self) -> Option<usize> {
-        (self.cores.len() > 1).then(|| self.cores[1])
+        self.has_own_cores().then(|| self.cores[1])
     }
 
     /// Returns the echo server, which it starts if need be.
@@ -196,7 +203,7 @@ impl Local {
     pub(crate) fn cluster(&mut self) -> Result<&Cluster, Fail> {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
-            let Copies { replicas, durability, .. } = self.copies;
+            let Copies { cores, replicas, durability, .. } = self.copies;
             let servers = (1 + replicas).max(self.servers);
             let core = self.server_core();
             // The client has the other core. Each server has room for ClusterPerf's largest set,
@@ -220,7 +227,8 @@ impl Local {
                 host: far.as_ref().map(|_| Wire::kernel(1)),
                 besides,
                 tracepoints: self.tracepoints,
-                ..Plan::new(&name, free_ports(ports(servers))?, servers)
+                cores,
+                ..Plan::new(&name, free_ports(ports(servers * cores))?, servers)
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }

@@ -57,8 +57,8 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             .next("add --local"));
     }
     if args.coordinator.is_some() && args.copies != Copies::default() {
-        return Err(Fail::usage("a running cluster has its own replicas and durability")
-            .next("add --local, or leave out --replicas, --durability and --dir"));
+        return Err(Fail::usage("a running cluster has its own cores, replicas and durability")
+            .next("add --local, or leave out --cores, --replicas, --durability and --dir"));
     }
     let context = Context::now(args.rounds, args.seconds);
     // Baselines and a single thread need no server.

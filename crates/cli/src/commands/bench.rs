@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use sprat::server::MAX_REPLICAS;
+use sprat::server::{MAX_REPLICAS, MAX_SHARDS};
 use sprat_bench::fail::Fail;
 use sprat_bench::perf::{self, Copies, Options, Overwriting, Test};
 use sprat_bench::rdma;
@@ -177,6 +177,14 @@ pub(crate) struct Sized {
 pub(crate) struct SingleThread {
     #[command(flatten)]
     sizes: Sizes,
+    /// Number of cores of the server, each with a shard that the same thread runs.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_SHARDS)),
+    )]
+    cores: u16,
     /// Number of replicas of each object, in servers that the same thread runs.
     #[arg(
         long,
@@ -504,7 +512,7 @@ impl Bench {
             Self::Migration(args) => args.options(Test::Migration),
             Self::Restart(args) => args.options(Test::Restart),
             Self::SingleThread(args) => Options {
-                copies: Copies { replicas: args.replicas, ..Copies::default() },
+                copies: Copies { cores: args.cores, replicas: args.replicas, ..Copies::default() },
                 sizes: args.sizes.size.clone(),
                 ..args.plain.options(Test::SingleThread)
             },

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sprat::internals::disk::check_state;
 use sprat::internals::frames::{Checked, CheckedJournal, check};
 use sprat::internals::rings::{self, CheckedRing, RingCondition};
-use sprat::server::FRAMES;
-use sprat_bench::cluster::{coordinator_state, frames_file};
+use sprat::server::{FRAMES, MAX_SHARDS, shard_directory};
+use sprat_bench::cluster::{coordinator_state, server_directory};
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out::{self, Columns, bytes};
 use sprat_store::backup::{Condition, Content, flat_offset};
@@ -100,14 +100,14 @@ pub(crate) fn run(Disk::Check { dir, json }: &Disk) -> Result<(), Fail> {
 fn files(dir: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Fail> {
     let shown = dir.display();
     fs::read_dir(dir).named(&shown).map_err(|fail| Fail::usage(fail.to_string()))?;
-    let own = dir.join(FRAMES);
-    if own.exists() {
-        return Ok((Vec::new(), vec![own]));
-    }
     let there = |path: &PathBuf| path.exists();
+    let shards = |dir: PathBuf| (0..MAX_SHARDS).map(move |i| shard_directory(&dir, i).join(FRAMES));
+    if dir.join(FRAMES).exists() {
+        return Ok((Vec::new(), shards(dir.to_owned()).filter(there).collect()));
+    }
     let state: Vec<_> = Some(coordinator_state(dir)).into_iter().filter(there).collect();
-    let frames: Vec<_> =
-        (1..=MOST_SERVERS).map(|index| frames_file(dir, index)).filter(there).collect();
+    let servers = (1..=MOST_SERVERS).map(|index| server_directory(dir, index));
+    let frames: Vec<_> = servers.flat_map(shards).filter(there).collect();
     if state.is_empty() && frames.is_empty() {
         return Err(Fail::usage(format!("{shown} holds no data of Sprat"))
             .next("name the directory of sprat up --dir or of sprat server --dir"));

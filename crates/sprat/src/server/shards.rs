@@ -43,7 +43,7 @@ pub fn shards(options: &ServerOptions, count: u16) -> io::Result<Vec<Worker<Mast
         let further = (count..MAX_SHARDS).rev().find(|&i| shard_directory(directory, i).exists());
         if let Some(last) = further {
             return Err(invalid(format!(
-                "{} has the replicas of {} shards: start the server with as many cores",
+                "{} has the replicas of {} shards: start the server with as many --cores",
                 directory.display(),
                 last + 1
             )));

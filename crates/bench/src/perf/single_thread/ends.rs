@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sprat::internals::worker::Worker;
-use sprat::kv::{Client as StoreClient, TableId};
+use sprat::kv::{Client as StoreClient, Condition, TableId};
 use sprat::rpc::{Client, Server, Session};
-use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
+use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, shards};
+use sprat_proto::node::machine::Machine as _;
 use sprat_store::coordinator::Candidate;
 use sprat_store::master::Master;
 use sprat_sys::clock::Clock;
@@ -15,6 +16,7 @@ use sprat_sys::netns::Wire;
 
 use crate::fail::Fail;
 use crate::perf::basic::key;
+use crate::perf::disk::Copies;
 use crate::perf::echo::{EchoService, failure};
 
 /// Number of objects that the test reads.
@@ -116,7 +118,10 @@ fn connect(
 /// server's objects.
 pub(super) struct Cluster {
     pub(super) coordinator: Worker<Candidate>,
-    pub(super) server: Worker<Master>,
+    /// The server: a worker for each of its cores.
+    pub(super) shards: Vec<Worker<Master>>,
+    /// The shard of each object, by the number of its key.
+    pub(super) owners: Vec<usize>,
     pub(super) backups: Vec<Worker<Master>>,
     pub(super) store: StoreClient,
     pub(super) table: TableId,
@@ -124,25 +129,29 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Opens a cluster, and writes the objects. Each has `replicas` replicas.
-    pub(super) fn open(size: usize, transport: &str, replicas: u16) -> Result<Self, Fail> {
+    /// Opens a cluster, and writes the objects.
+    pub(super) fn open(size: usize, transport: &str, copies: &Copies) -> Result<Self, Fail> {
+        let &Copies { cores, replicas, .. } = copies;
         // The control path stays on shared memory.
         let control = |role: &str| locator("fast+shm", role);
         let at = control("coordinator");
         let mut coordinator = coordinator(&CoordinatorOptions::at(&at)).map_err(failed)?;
         let mut options = ServerOptions::new(&at, &locator(transport, "server"));
         options.control = (transport != "fast+shm").then(|| control("control"));
-        options.memory_bytes = MEMORY;
+        options.memory_bytes = MEMORY * u64::from(cores);
         options.replicas = replicas.into();
-        let mut server = server(&options).map_err(failed)?;
-        join(&mut server, || _ = coordinator.turn())?;
+        let mut shards = shards(&options, cores).map_err(failed)?;
+        for shard in &mut shards {
+            join(shard, || _ = coordinator.turn())?;
+        }
+        options.memory_bytes = MEMORY;
         let store = StoreClient::connect(&at).map_err(failed)?;
         let mut backups = Vec::new();
         for number in 0..replicas {
             options.listen = control(&format!("backup{number}"));
             options.control = None;
             let mut backup = sprat::server::server(&options).map_err(failed)?;
-            join(&mut backup, || _ = (coordinator.turn(), server.turn()))?;
+            join(&mut backup, || _ = (coordinator.turn(), turn_all(&mut shards)))?;
             backups.push(backup);
         }
         let mut table = None;
@@ -150,8 +159,8 @@ impl Cluster {
         meanwhile(
             || {
                 coordinator.turn();
-                server.turn();
-                backups.iter_mut().for_each(|backup| _ = backup.turn());
+                turn_all(&mut shards);
+                turn_all(&mut backups);
             },
             // The first tablet of a cluster is on the server that joined first.
             || table = Some(fill(&store, size)),
@@ -159,14 +168,44 @@ impl Cluster {
         let table = table.transpose();
         let table = table.map_err(|error| Fail::new(format!("cannot fill a table: {error}")))?;
         let table = table.ok_or_else(|| Fail::new("no table was created"))?;
-        Ok(Self { coordinator, server, backups, store, table, size })
+        let owners = owners(&store, table, &mut shards)?;
+        Ok(Self { coordinator, shards, owners, backups, store, table, size })
     }
 
     /// Lets the coordinator renew leases, and the backups take what was written.
     pub(super) fn besides(&mut self) {
         self.coordinator.turn();
-        self.backups.iter_mut().for_each(|backup| _ = backup.turn());
+        turn_all(&mut self.backups);
     }
+}
+
+fn turn_all(workers: &mut [Worker<Master>]) {
+    workers.iter_mut().for_each(|worker| _ = worker.turn());
+}
+
+/// Returns the shard of each object: the one that counts the read of it.
+fn owners(
+    store: &StoreClient,
+    table: TableId,
+    shards: &mut [Worker<Master>],
+) -> Result<Vec<usize>, Fail> {
+    let reads = |shards: &mut [Worker<Master>]| -> Vec<u64> {
+        let counters = shards.iter_mut().map(|shard| shard.machine().counters());
+        counters
+            .map(|all| all.iter().find(|(name, _)| name == "reads").map_or(0, |c| c.1))
+            .collect()
+    };
+    let owner = |index: u64| {
+        let before = reads(shards);
+        let table = store.table_by_id(table);
+        table
+            .read(&key(index), Condition::always(), |_, _| (), || turn_all(shards))
+            .map_err(|error| Fail::new(format!("a read failed: {error}")))?;
+        let after = reads(shards);
+        let owner = before.iter().zip(&after).position(|(before, after)| before < after);
+        owner.ok_or_else(|| Fail::new("no shard counts a read"))
+    };
+    (0..OBJECTS).map(owner).collect()
 }
 
 /// Waits until `server` has joined the cluster whose other machines `turn` runs.

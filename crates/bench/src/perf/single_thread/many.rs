@@ -4,8 +4,9 @@
 //!   client turn: starts until 64 are in progress, one turn, takes what ended
 //!   server turn: takes a burst of up to 32 requests and answers them
 //! ```
-//! The ends take turns, so that each finds the largest burst that a turn takes. The functions
-//! `*_client` and `*_server` are counted; `*_ended` has one call for each operation that ended.
+//! The ends take turns, each shard one of its own, so that each finds the largest burst that a turn
+//! takes. The functions `*_client` and `*_server` are counted; `*_ended` has one call for each
+//! operation that ended.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use sprat_sys::clock::Clock;
 use super::ends::{Cluster, Echo, OBJECTS, TIMEOUT};
 use crate::fail::Fail;
 use crate::perf::basic::key;
+use crate::perf::disk::Copies;
 use crate::perf::echo::{EchoService, failure};
 use crate::perf::measure::Sample;
 
@@ -136,12 +138,12 @@ pub(super) struct Reads(Cluster);
 
 impl Reads {
     /// Opens the cluster and its client, and fills the table.
-    pub(super) fn open(size: usize, transport: &str, replicas: u16) -> Result<Self, Fail> {
-        let mut all = Self(Cluster::open(size, transport, replicas)?);
+    pub(super) fn open(size: usize, transport: &str, copies: &Copies) -> Result<Self, Fail> {
+        let mut all = Self(Cluster::open(size, transport, copies)?);
         // Buffers and tables grow, and sessions open, in a round that is not counted.
         round(size, |progress| {
             read_turn(&all.0.store, all.0.table, size, progress)?;
-            all.0.server.turn();
+            all.0.shards.iter_mut().for_each(|shard| _ = shard.turn());
             all.0.besides();
             Ok(())
         })?;
@@ -156,7 +158,7 @@ impl Reads {
             let before = progress.ended;
             read_client(&cluster.store, cluster.table, size, progress)?;
             (before..progress.ended).for_each(read_ended);
-            read_server(&mut cluster.server);
+            cluster.shards.iter_mut().for_each(read_server);
             cluster.besides();
             Ok(())
         })

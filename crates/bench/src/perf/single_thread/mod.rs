@@ -4,7 +4,9 @@
 //! them by the names of functions in `one` and `many`. Over memif and shmnet, frames, IP and the
 //! lossy half of the transport come on top, over UDP system calls: what they take in the kernel is
 //! in the times and not in the instructions. With `--replicas` the objects that are read have
-//! replicas on other servers of the same thread, whose turns are not counted.
+//! replicas on other servers of the same thread, whose turns are not counted. With `--cores` the
+//! server has a shard for each, of which the one that has an object takes the turns that are counted
+//! for it: the others would run on cores of their own.
 
 use super::bench::Bench;
 use super::measure::{Lane, in_turns};
@@ -25,17 +27,17 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench
         .report
         .begin("single-thread: client and server in one thread, their turns one after the other");
-    let replicas = bench.local.copies().replicas;
+    let copies = bench.local.copies().clone();
     for size in bench.sizes(&[100]) {
         let transports = bench.transports.clone();
         for transport in transports.iter().filter(|t| IN_ONE_THREAD.contains(&t.as_str())) {
             let mut echo = one::Echoes::open(size, transport)?;
             measure(bench, "singleThread.echo", transport, size, Box::new(move |_| echo.run()))?;
-            let mut reads = one::Reads::open(size, transport, replicas)?;
+            let mut reads = one::Reads::open(size, transport, &copies)?;
             measure(bench, "singleThread.read", transport, size, Box::new(move |_| reads.run()))?;
             let mut echo = many::Echoes::open(size, transport)?;
             measure(bench, "singleThread.echoes", transport, size, Box::new(move |_| echo.run()))?;
-            let mut reads = many::Reads::open(size, transport, replicas)?;
+            let mut reads = many::Reads::open(size, transport, &copies)?;
             measure(bench, "singleThread.reads", transport, size, Box::new(move |_| reads.run()))?;
         }
     }

@@ -10,6 +10,7 @@ use sprat_sys::clock::Clock;
 use super::ends::{Cluster, Echo, OBJECTS, TIMEOUT};
 use crate::fail::Fail;
 use crate::perf::basic::key;
+use crate::perf::disk::Copies;
 use crate::perf::echo::failure;
 use crate::perf::measure::Sample;
 
@@ -70,8 +71,8 @@ pub(super) struct Reads(Cluster);
 
 impl Reads {
     /// Opens the cluster and its client, and fills the table.
-    pub(super) fn open(size: usize, transport: &str, replicas: u16) -> Result<Self, Fail> {
-        Cluster::open(size, transport, replicas).map(Self)
+    pub(super) fn open(size: usize, transport: &str, copies: &Copies) -> Result<Self, Fail> {
+        Cluster::open(size, transport, copies).map(Self)
     }
 
     /// Runs one round of reads.
@@ -82,8 +83,11 @@ impl Reads {
             if i.is_multiple_of(BESIDES_EVERY) {
                 cluster.besides();
             }
-            let Cluster { server, store, table, .. } = &mut *cluster;
-            one_read(store.table_by_id(*table), &key(i * 37 % OBJECTS), size, || _ = server.turn())
+            let Cluster { shards, owners, store, table, .. } = &mut *cluster;
+            let index = i * 37 % OBJECTS;
+            // The other shards have nothing to do, on their own cores.
+            let owner = &mut shards[owners[index as usize]];
+            one_read(store.table_by_id(*table), &key(index), size, || _ = owner.turn())
         })
     }
 }

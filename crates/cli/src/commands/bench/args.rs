@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sprat::server::{Durability, MAX_REPLICAS};
+use sprat::server::{Durability, MAX_REPLICAS, MAX_SHARDS};
 use sprat_bench::perf::{Copies, Options, Test};
 use sprat_bench::units::{seconds, size};
 
@@ -83,9 +83,18 @@ pub(super) struct Objects {
     pub(super) full: bool,
 }
 
-/// Options for the replicas of the cluster that a test of `sprat bench` starts.
+/// Options for the cores and the replicas of the cluster that a test of `sprat bench` starts.
 #[derive(Args, Debug)]
 pub(super) struct Replicas {
+    /// Number of cores of each server of the cluster that the test starts. With several, servers
+    /// and clients share all cores of the machine; with one, each has a core of its own.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_SHARDS)),
+    )]
+    pub(super) cores: u16,
     /// Number of replicas of each object in the cluster that the test starts, which has one server
     /// more.
     #[arg(
@@ -174,6 +183,7 @@ impl Replicas {
         let needs_one =
             self.durability.is_some_and(|d| d != Durability::None) || self.dir.is_some();
         Copies {
+            cores: self.cores,
             replicas: self.replicas.unwrap_or_else(|| needs_one.into()),
             durability: self.durability,
             directory: self.dir.clone(),
