@@ -280,8 +280,8 @@ typedef enum sprat_durability {
 typedef struct sprat_table_options {
     /* sizeof(sprat_table_options): the fields that the caller knows. */
     size_t size;
-    /* The number of the table's tablets, 1 to 256. They lie on different servers as far as
-     * possible. The default is 1. */
+    /* The number of servers that share the table, 1 to 256, each with all of its cores. With fewer
+     * servers the table has this number of tablets at least. The default is 1. */
     uint32_t span;
     /* A sprat_durability. */
     int32_t durability;

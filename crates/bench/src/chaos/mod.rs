@@ -472,7 +472,7 @@ impl Run<'_> {
             let (id, state, why) = (server.server, server.state, &server.blocked);
             return Ok(format!("server {id} is {state:?} {why}"));
         }
-        if servers.len() != usize::from(self.options.servers) {
+        if servers.len() != usize::from(self.options.servers * self.options.cores) {
             return Ok(format!("{} servers are up", servers.len()));
         }
         for table in self.store.tables()? {

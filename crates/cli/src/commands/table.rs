@@ -30,7 +30,7 @@ pub(crate) enum Table {
         /// Name of the table.
         #[arg(value_name = "TABLE")]
         name: String,
-        /// Number of servers that share its keys, 1 to 256.
+        /// Number of servers that share its keys, 1 to 256, each with all of its cores.
         #[arg(
             long,
             value_name = "N",

@@ -81,8 +81,9 @@ impl Config {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableOptions {
-    /// The number of the table's tablets, 1 to 256. They lie on different servers as far as
-    /// possible. 1 by default.
+    /// The number of servers that share the table, 1 to 256. The table has a tablet on each of
+    /// their shards. With fewer servers it has this number of tablets, and one on each shard at
+    /// least. 1 by default.
     pub span: u32,
     /// The time at which a change of the table's objects is acknowledged.
     pub durability: TableDurability,

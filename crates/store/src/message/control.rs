@@ -221,8 +221,9 @@ requests! {
 
     /// Asks to create a table unless the name is in use. The reply is [`TableKey`].
     CreateTable<'a> {
-        /// The number of tablets of the new table, 1 to [`MAX_SPAN`]. They lie on different servers
-        /// as far as possible.
+        /// The number of servers that share the new table, 1 to [`MAX_SPAN`]. It gets a tablet on
+        /// each of their shards. With fewer servers it gets this number of tablets, and one on each
+        /// shard at least.
         span: u32,
         /// The time at which a change of the new table's objects is acknowledged.
         durability: TableDurability,
