@@ -168,6 +168,20 @@ pub(crate) fn lives(id: u32) -> bool {
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
 }
 
+/// Returns the arguments of a new cluster with this number of servers and these options, its name
+/// and its port.
+fn start(servers: u16, options: &[&str]) -> (Vec<String>, String, u16) {
+    let cores = options.iter().position(|option| *option == "--cores");
+    let cores = cores.map_or(1, |at| options[at + 1].parse().expect("a number"));
+    let (number, port) = unique(1 + 2 * servers * cores);
+    let name = format!("test-{number}");
+    let (servers, memory) = (servers.to_string(), format!("{}M", 64 * cores));
+    let at = port.to_string();
+    let args = ["up", "--servers", &servers, "--name", &name, "--port", &at, "--memory", &memory];
+    let args = [&args, ephemeral(options), options].concat();
+    (args.into_iter().map(str::to_owned).collect(), name, port)
+}
+
 /// A cluster that `sprat up` runs for a test.
 pub(crate) struct Cluster {
     pub(crate) up: Running,
@@ -188,12 +202,9 @@ impl Cluster {
     /// Starts a cluster with this number of servers and these further options, and waits until it
     /// is ready.
     pub(crate) fn up_with(servers: u16, options: &[&str]) -> Self {
-        let (number, port) = unique(1 + 2 * servers);
-        let name = format!("test-{number}");
-        let (servers, port_text) = (servers.to_string(), port.to_string());
-        let args =
-            ["up", "--servers", &servers, "--name", &name, "--port", &port_text, "--memory", "64M"];
-        let mut up = Running::start(&[&args, ephemeral(options), options].concat());
+        let (args, name, port) = start(servers, options);
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let mut up = Running::start(&args);
         let said = up.wait_for("Ctrl-C ends the cluster");
         let ids = said
             .lines()
@@ -210,11 +221,7 @@ impl Cluster {
 
     /// Starts a cluster that must fail to start; returns its standard error.
     pub(crate) fn refused(servers: u16, options: &[&str]) -> String {
-        let (number, port) = unique(1 + 2 * servers);
-        let (name, servers) = (format!("test-{number}"), servers.to_string());
-        let port = port.to_string();
-        let args = ["up", "--servers", &servers, "--name", &name, "--port", &port];
-        let args = [&args[..], &["--memory", "64M"], ephemeral(options), options].concat();
+        let (args, ..) = start(servers, options);
         let output = sprat().args(&args).output().expect("the program starts");
         assert!(!output.status.success(), "{args:?}: {}", text(&output));
         errors(&output)

@@ -20,6 +20,7 @@ mod rdma;
 mod recovery;
 mod scan;
 mod scrub;
+mod shards;
 mod sites;
 mod stats;
 mod status;

@@ -59,7 +59,7 @@ fn ask(port: u16, request: &[u8]) -> String {
 }
 
 /// Returns the text of the metrics at this port.
-fn metrics(port: u16) -> String {
+pub(crate) fn metrics(port: u16) -> String {
     let answer = ask(port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let (head, text) = answer.split_once("\r\n\r\n").expect("a head");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");

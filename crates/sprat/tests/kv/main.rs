@@ -2,6 +2,7 @@
 //! process.
 
 mod indexes;
+mod shards;
 mod transactions;
 mod validation;
 
