@@ -204,7 +204,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let host = world.host(shape.faults[1], move |start| {
             let (own, mut site) = (locator(start.host), site.clone());
             // Each life of a process has another number.
-            site.process *= 1 << start.life;
+            site.process *= 1 + (start.life << 8);
             let mut rng = start.rng;
             let config_ = master::Config {
                 coordinator: locators_of(&coordinators, &mut rng),
