@@ -14,15 +14,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Barrier;
-use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
 use sprat::kv::TableId;
 
 use super::basic::{FILLING_BYTES, FILLINGS, LARGE_SET};
-use super::bench::{Bench, one_of_many};
+use super::bench::{Bench, in_threads, one_of_many};
 use super::local::free_ports;
 use super::measure::{Figures, Lane, Sample, in_turns};
 use super::row::{Distribution, Row};
@@ -252,28 +250,14 @@ impl Stores {
         (chooser, pipeline, count): (&Chooser, usize, usize),
         time: Duration,
     ) -> Result<Samples, Fail> {
-        let ready = Barrier::new(count);
-        let client = |seed: usize| {
+        let samples = in_threads(count, |seed, start| {
             let mut chooser = chooser.for_client(seed as u64);
-            let mut opened = None;
-            // A client that fails must not keep the others at the barrier.
-            let client = open().and_then(|it| {
-                let session = opened.insert(it).session()?;
-                let mut client = Client::new(session, records, self.shape.size, pipeline);
-                client.work(&mut chooser, Duration::ZERO)?;
-                Ok(client)
-            });
-            ready.wait();
-            client?.work(&mut chooser, time)
-        };
-        let client = &client;
-        let samples = thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..count).map(|seed| scope.spawn(move || client(seed))).collect();
-            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-            joined
-                .map(|sample| sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect::<Result<Vec<_>, Fail>>()
+            let mut opened = open()?;
+            let session = opened.session()?;
+            let mut client = Client::new(session, records, self.shape.size, pipeline);
+            client.work(&mut chooser, Duration::ZERO)?;
+            start.wait();
+            client.work(&mut chooser, time)
         })?;
         let mut all = Samples::new();
         samples.iter().for_each(|samples| all.add(samples));
