@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
+use sprat::kv::AsyncClient;
 use sprat::locator::Protocol;
 use sprat::trace::TraceRing;
 
@@ -83,6 +84,11 @@ pub(crate) fn one_of_many(coordinator: &str, transport: &str) -> Result<Store, F
     let mut store = Store::over(coordinator, &[transport.to_owned()])?;
     store.set_timeout(PATIENCE);
     Ok(store)
+}
+
+/// Opens an asynchronous client, one of several, as [`one_of_many`] does.
+pub(crate) fn one_of_many_async(coordinator: &str, transport: &str) -> Result<AsyncClient, Fail> {
+    Store::asynchronous(coordinator, &[transport.to_owned()], PATIENCE)
 }
 
 /// The moment at which several clients begin together. A client that ends before it has waited for

@@ -10,7 +10,8 @@
 //! `writeallfields`), since neither our store nor memcached has fields.
 //!
 //! Workload E reads records in the order of their keys. Ours are in an index then, those of Redis
-//! in a sorted set. Each client has one operation in progress, since our blocking client has.
+//! in a sorted set. With several operations in progress our client is the asynchronous one, whose
+//! operations with an index are tasks of the client's thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use serde::Serialize;
 use sprat::kv::TableId;
 
 use super::basic::{FILLING_BYTES, FILLINGS, LARGE_SET};
-use super::bench::{Bench, in_threads, one_of_many};
+use super::bench::{Bench, in_threads, one_of_many, one_of_many_async};
 use super::local::free_ports;
 use super::measure::{Figures, Lane, Sample, in_turns};
 use super::row::{Distribution, Row};
@@ -33,9 +34,11 @@ use crate::process;
 use crate::ycsb::workload::{Chooser, Records, Workload};
 
 mod drive;
+mod pipelined;
 mod session;
 
 use drive::{Client, Samples};
+use pipelined::Pipelined;
 use session::{Opened, OurConnection, Shape, TheirConnection};
 
 /// The reason why a peer has no figures of workload E.
@@ -51,7 +54,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let (records, size) = (options.records, options.size);
     let mut loaded: Option<Stores> = None;
     for &workload in &options.workloads {
-        let pipeline = pipeline(bench, workload);
+        let pipeline = options.pipeline;
         bench.report.begin(format!(
             "YCSB {}: {}; {records} records of {size} B, updates of whole records, {pipeline} in \
              progress from each client",
@@ -88,11 +91,6 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     loaded.map_or(Ok(()), Stores::end)
 }
 
-/// Returns the number of operations that each client has in progress.
-fn pipeline(bench: &Bench, workload: Workload) -> usize {
-    if workload.scans() { 1 } else { bench.ycsb.pipeline }
-}
-
 /// The operations of a workload that a test reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
@@ -116,7 +114,7 @@ pub(crate) fn part(bench: &mut Bench, test: &str, part: Part) -> Result<(), Fail
     ));
     let stores = Stores::load(bench, workload.scans())?;
     let chooser = Chooser::new(workload, records, 0);
-    let pipeline = pipeline(bench, workload);
+    let pipeline = options.pipeline;
     for count in bench.clients.clone() {
         for one in stores.measure(bench, (&chooser, pipeline), count)? {
             let figures = match part {
@@ -206,13 +204,8 @@ impl Stores {
         let keep = &keep;
         let mut lanes: Vec<Lane<'_>> = Vec::new();
         for (at, transport) in transports.iter().enumerate() {
-            lanes.push(Box::new(move |time| {
-                let open = || {
-                    let store = one_of_many(&self.coordinator, transport)?;
-                    Ok(OurConnection { store, table: self.table, shape: self.shape })
-                };
-                Ok(keep(at, self.round(open, &self.records, chosen, time)?))
-            }));
+            lanes
+                .push(Box::new(move |time| Ok(keep(at, self.our_round(transport, chosen, time)?))));
         }
         for (at, (server, records)) in self.peers.iter().enumerate() {
             let at = transports.len() + at;
@@ -239,6 +232,27 @@ impl Stores {
             }
         });
         Ok(measured.collect())
+    }
+
+    /// Runs one round with clients of our store over one transport.
+    fn our_round(
+        &self,
+        transport: &str,
+        chosen: (&Chooser, usize, usize),
+        time: Duration,
+    ) -> Result<Samples, Fail> {
+        let (table, shape) = (self.table, self.shape);
+        let store = || one_of_many(&self.coordinator, transport);
+        let (_, pipeline, _) = chosen;
+        if shape.is_ordered && pipeline > 1 {
+            let open = || {
+                let client = one_of_many_async(&self.coordinator, transport)?;
+                Pipelined::open(store()?, &client, table, shape.size)
+            };
+            return self.round(open, &self.records, chosen, time);
+        }
+        let open = || Ok(OurConnection { store: store()?, table, shape });
+        self.round(open, &self.records, chosen, time)
     }
 
     /// Runs one round with `count` clients of one store, each with the connection that `open`
@@ -362,7 +376,7 @@ impl Table {
             let more = More {
                 workload: workload.name(),
                 clients,
-                pipeline: pipeline(bench, workload),
+                pipeline: bench.ycsb.pipeline,
                 records: bench.ycsb.records,
                 read_p50_us: one.reads.p50_us,
                 read_p99_us: one.reads.p99_us,
