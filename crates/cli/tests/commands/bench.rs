@@ -276,6 +276,22 @@ fn ycsb_writes_to_replicas() {
     assert_eq!((row["size_bytes"].as_u64(), row["clients"].as_u64()), (Some(200), Some(1)));
 }
 
+/// Scans and inserts of workload E are in progress at the same time, as tasks of an asynchronous
+/// client, which meet conflicts of their own inserts.
+#[test]
+fn ycsb_scans_with_several_in_progress() {
+    let small = ["--records", "200", "--size", "100", "--clients", "2", "--workload", "e"];
+    for pipeline in ["1", "8"] {
+        let more = ["--pipeline", pipeline, "--transport", "fast+shm,tcp"];
+        let rows = bench("ycsb", &[&small[..], &more].concat());
+        for transport in ["fast+shm", "tcp"] {
+            let row = named(&rows, "ycsb.e.2", transport);
+            assert_eq!(row["pipeline"].to_string(), pipeline, "{row}");
+            assert!(row["read_p50_us"].as_f64().is_some_and(|n| n > 0.0), "{row}");
+        }
+    }
+}
+
 /// Each of ClusterPerf's tests runs by RAMCloud's name over one transport, and its results begin
 /// with that name.
 fn cluster_perf(test: &str, args: &[&str], results: &[&str]) {
