@@ -39,6 +39,7 @@ mod restart;
 mod row;
 mod sessions;
 mod single_thread;
+mod tasks;
 mod temporary;
 mod transaction;
 mod ycsb;

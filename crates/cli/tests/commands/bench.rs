@@ -377,7 +377,10 @@ fn cluster_perf_with_indexes() {
     let copied = [&few[..], &["--replicas", "1"]].concat();
     cluster_perf("indexWriteDist", &copied, &[".change", ".keep"]);
     let spread = ["--servers", "2", "--clients", "1,2", "--objects", "200"];
-    cluster_perf("indexScalability", &spread, &[".1.1", ".1.2", ".2.1", ".2.2"]);
+    for outstanding in ["1", "20"] {
+        let args = [&spread[..], &["--outstanding", outstanding]].concat();
+        cluster_perf("indexScalability", &args, &[".1.1", ".1.2", ".2.1", ".2.2"]);
+    }
 }
 
 #[test]

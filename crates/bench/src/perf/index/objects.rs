@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use sprat::kv::{IndexRange, IndexedTable, Part, Source, Table, TableId};
+use sprat::kv::{Found, IndexRange, IndexedTable, Part, Source, Table, TableId};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
@@ -30,7 +30,7 @@ pub(super) const SCANNED: usize = 100;
 /// The seed of the client that fills a table. A fixed one makes runs alike.
 const SEED: u64 = 7;
 /// The names of the indexes.
-const NAMES: [&str; MOST] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+pub(super) const NAMES: [&str; MOST] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 
 /// An operation of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +68,14 @@ pub(super) struct Shape {
 /// Returns the least bytes of a value with this number of index keys.
 pub(super) const fn least(keys: usize) -> usize {
     keys * KEY + COUNTER
+}
+
+/// Checks that a look-up has found one object, that with this number.
+pub(super) fn only(found: &[Found], object: u64) -> Result<(), Fail> {
+    match found {
+        [one] if one.key == key(object) => Ok(()),
+        _ => Err(Fail::new(format!("a look-up found {} objects instead of one", found.len()))),
+    }
 }
 
 /// The index keys of an object, as numbers.
@@ -210,10 +218,7 @@ impl<'c> Client<'c> {
         let found = self.indexed.look_up(NAMES[0], &index_key);
         let ns = self.clock.now().since(before);
         let found = found.map_err(|error| self.store.explain_index(error, "a look-up"))?;
-        match &found[..] {
-            [one] if one.key == key(object as u64) => Ok(ns),
-            _ => Err(Fail::new(format!("a look-up found {} objects instead of one", found.len()))),
-        }
+        only(&found, object as u64).map(|()| ns)
     }
 
     fn two_reads(&mut self) -> Result<u64, Fail> {

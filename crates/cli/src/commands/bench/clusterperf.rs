@@ -193,8 +193,7 @@ Example:
     IndexMultiple(ReadWrite),
     /// Measure look-ups a second by the number of servers that hold the index, and of clients.
     ///
-    /// A table has a tablet on each server, and so have the nodes of its index. Each client has one
-    /// look-up in progress.
+    /// A table has a tablet on each server, and so have the nodes of its index.
     #[command(
         alias = "indexScalability",
         after_help = "Example:

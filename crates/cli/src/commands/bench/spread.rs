@@ -67,13 +67,27 @@ impl EachTransaction {
 pub(crate) struct IndexOnServers {
     #[command(flatten)]
     clients: Clients,
+    /// Number of look-ups that each client has in progress. With 1 it is a blocking client, with
+    /// more an asynchronous one, which has a thread of its own.
+    #[arg(
+        long,
+        alias = "count",
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+    )]
+    outstanding: u16,
     #[command(flatten)]
     stored: Stored,
 }
 
 impl IndexOnServers {
     pub(super) fn options(&self, test: Test) -> Options {
-        Options { clients: self.clients.counts(), ..self.stored.options(test) }
+        Options {
+            clients: self.clients.counts(),
+            outstanding: self.outstanding.into(),
+            ..self.stored.options(test)
+        }
     }
 }
 
