@@ -1,12 +1,13 @@
 //! The store's client for commands and tests. Its errors say what the user can do next.
 
+use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, IndexError, LeaderInfo, Loss, MigrationInfo, Number, Object,
-    ServerId, ServerInfo, ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version,
-    WaitedFor, node_table,
+    AsyncClient, Builder, Client, Condition, Error, IndexError, LeaderInfo, Loss, MigrationInfo,
+    Number, Object, ServerId, ServerInfo, ServerState, TableId, TableInfo, TableOptions,
+    TabletInfo, Version, WaitedFor, node_table,
 };
 
 use sprat::internals::transports::Options;
@@ -46,17 +47,20 @@ impl Store {
         local: Vec<Locator>,
         trace: Option<TraceRing>,
     ) -> Result<Self, Fail> {
-        // The user named the locator, and the client listens nowhere.
-        let options = Options::default().insecure_network(true).local(local).trace(trace);
-        let builder = Client::builder(coordinator)
-            .transports(transports)
-            .options(options)
-            .timeout(FIRST_TIMEOUT);
-        let client = builder.connect().map_err(|error| {
-            Fail::usage(format!("cannot use {coordinator}: {error}"))
-                .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
-        })?;
+        let builder = builder(coordinator, transports, local, trace).timeout(FIRST_TIMEOUT);
+        let client = builder.connect().map_err(|error| unusable(coordinator, &error))?;
         Ok(Self { client, coordinator: coordinator.to_owned(), timeout: TIMEOUT, answers: false })
+    }
+
+    /// Opens an asynchronous client of the cluster with this coordinator, as [`Store::over`] does.
+    /// It waits for each operation as long as `timeout`.
+    pub fn asynchronous(
+        coordinator: &str,
+        transports: &[String],
+        timeout: Duration,
+    ) -> Result<AsyncClient, Fail> {
+        let builder = builder(coordinator, transports, local()?, None).timeout(timeout);
+        builder.connect_async().map_err(|error| unusable(coordinator, &error))
     }
 
     /// Waits at most this long for each operation, the first one included.
@@ -434,6 +438,24 @@ impl Store {
             _ => Fail::new(about),
         }
     }
+}
+
+/// Returns the builder of a client.
+fn builder(
+    coordinator: &str,
+    transports: &[String],
+    local: Vec<Locator>,
+    trace: Option<TraceRing>,
+) -> Builder {
+    // The user named the locator, and the client listens nowhere.
+    let options = Options::default().insecure_network(true).local(local).trace(trace);
+    Client::builder(coordinator).transports(transports).options(options)
+}
+
+/// Returns the failure of a client that cannot use this locator of a coordinator.
+fn unusable(coordinator: &str, error: &io::Error) -> Fail {
+    Fail::usage(format!("cannot use {coordinator}: {error}"))
+        .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
 }
 
 /// Returns this process's ends of packet devices, which the environment variable SPRAT_LOCAL names.

@@ -152,10 +152,13 @@ impl<M: Machine> Worker<M> {
         if self.armed {
             self.disarm();
         }
-        if self.waker.clear() {
+        // A wake-up counts as work: the thread that made it may have left something where only the
+        // caller looks, after its last look and before this turn.
+        let woken = self.waker.clear();
+        if woken {
             self.woken();
         }
-        self.node.turn(now, lent)
+        self.node.turn(now, lent) || woken
     }
 
     /// Handles a call of [`Waker::wake`].

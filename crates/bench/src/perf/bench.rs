@@ -1,14 +1,17 @@
 //! One run of benchmark tests: its options, its report and its processes.
 
 use std::path::PathBuf;
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
+use sprat::kv::AsyncClient;
 use sprat::locator::Protocol;
 use sprat::trace::TraceRing;
 
 use super::lanes::{self, Exchange};
 use super::measure::{self, Figures, Lane};
-use super::options::{Overwriting, Ycsb};
+use super::options::{Overwriting, Transacting, Ycsb};
 use super::report::{Report, Row};
 use super::{local, net};
 use crate::baseline::Kernel;
@@ -39,6 +42,8 @@ pub(crate) struct Bench {
     pub(crate) servers: u16,
     /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.
     pub(crate) ycsb: Ycsb,
+    /// The options of ClusterPerf's tests of transactions on several servers.
+    pub(crate) transacting: Transacting,
     /// Number of objects in each measured table. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,
     /// Bytes of the objects of the tests `recovery` and `restart`.
@@ -79,6 +84,46 @@ pub(crate) fn one_of_many(coordinator: &str, transport: &str) -> Result<Store, F
     let mut store = Store::over(coordinator, &[transport.to_owned()])?;
     store.set_timeout(PATIENCE);
     Ok(store)
+}
+
+/// Opens an asynchronous client, one of several, as [`one_of_many`] does.
+pub(crate) fn one_of_many_async(coordinator: &str, transport: &str) -> Result<AsyncClient, Fail> {
+    Store::asynchronous(coordinator, &[transport.to_owned()], PATIENCE)
+}
+
+/// The moment at which several clients begin together. A client that ends before it has waited for
+/// it waits then, so that it does not keep the others.
+pub(crate) struct Start<'b>(&'b Barrier);
+
+impl Start<'_> {
+    /// Waits until all clients are ready.
+    pub(crate) fn wait(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Start<'_> {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
+}
+
+/// Runs `count` clients at the same time, each in a thread. `client` gets the number of a client,
+/// from 0 on, and the start that it has to wait for. Returns the result of each client, in order.
+pub(crate) fn in_threads<R: Send>(
+    count: usize,
+    client: impl Fn(usize, Start<'_>) -> Result<R, Fail> + Sync,
+) -> Result<Vec<R>, Fail> {
+    let ready = Barrier::new(count);
+    let (ready, client) = (&ready, &client);
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..count).map(|number| scope.spawn(move || client(number, Start(ready)))).collect();
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        joined
+            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 impl Bench {
@@ -154,5 +199,31 @@ impl Bench {
     /// Returns the sizes that the run's options name, or `own` if they name none.
     pub(crate) fn sizes(&self, own: &[usize]) -> Vec<usize> {
         if self.sizes.is_empty() { own.to_vec() } else { self.sizes.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn clients_begin_together_and_a_failed_one_keeps_no_other() {
+        let ready = AtomicUsize::new(0);
+        let numbers = in_threads(4, |number, start| {
+            ready.fetch_add(1, Ordering::Relaxed);
+            start.wait();
+            Ok((number, ready.load(Ordering::Relaxed)))
+        });
+        assert_eq!(numbers.expect("none fails"), [(0, 4), (1, 4), (2, 4), (3, 4)]);
+        let failed = in_threads(3, |number, start| {
+            if number == 1 {
+                return Err(Fail::new("client 1 has no store"));
+            }
+            start.wait();
+            Ok(())
+        });
+        assert!(failed.expect_err("one fails").to_string().contains("client 1"));
     }
 }

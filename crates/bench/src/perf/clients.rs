@@ -9,12 +9,10 @@
 //! process, so that a figure shows how the work of server and clients falls with the size of the
 //! groups in which requests and replies travel.
 
-use std::sync::Barrier;
-use std::thread;
 use std::time::Duration;
 
 use super::basic::Set;
-use super::bench::Bench;
+use super::bench::{Bench, in_threads};
 use super::measure::{Lane, Sample, in_turns};
 use super::overwrite::timed;
 use super::report::Row;
@@ -62,26 +60,12 @@ fn round(
     outstanding: usize,
     time: Duration,
 ) -> Result<Sample, Fail> {
-    let ready = Barrier::new(count);
-    let client = |seed: usize| {
-        // A client that fails must not keep the others at the barrier.
-        let objects = Store::over(coordinator, &[transport.to_owned()])
-            .and_then(|store| set.client(store, seed as u64))
-            .and_then(|mut objects| {
-                timed(&mut objects, 1, Some(2), Duration::ZERO)?;
-                Ok(objects)
-            });
-        ready.wait();
-        timed(&mut objects?, outstanding, Some(2), time)
-    };
-    let samples = thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|seed| scope.spawn(move || client(seed))).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined
-            .map(|sample| sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect::<Result<Vec<_>, Fail>>()
+    let samples = in_threads(count, |seed, start| {
+        let store = Store::over(coordinator, &[transport.to_owned()])?;
+        let mut objects = set.client(store, seed as u64)?;
+        timed(&mut objects, 1, Some(2), Duration::ZERO)?;
+        start.wait();
+        timed(&mut objects, outstanding, Some(2), time)
     })?;
-    let mut all = Sample::new();
-    samples.iter().flatten().for_each(|sample| all.add(sample));
-    Ok(all)
+    Ok(Sample::of_all(samples.iter().flatten()))
 }

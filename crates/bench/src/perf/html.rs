@@ -202,8 +202,7 @@ fn by_size(rows: &[Row]) -> Option<Plot> {
 fn by_load(rows: &[Row]) -> Option<Plot> {
     let points = rows.iter().filter(|row| row.under_load).flat_map(|row| {
         let name = row.test.rsplit_once('.').map_or(&*row.test, |(name, _)| name);
-        // The offered load if there is one.
-        let load = row.value.or(row.ops_per_s);
+        let load = row.load();
         let point = |end: &str, us: Option<f64>| {
             Some((format!("{name} {} {end}", row.transport), (load?, us?)))
         };
@@ -259,6 +258,9 @@ mod tests {
         assert_eq!(names, ["loaded tcp p50", "loaded tcp 99 %"]);
         let times: Vec<f64> = plot.series[0].points.iter().map(|point| point.1).collect();
         assert_eq!(times, [10.0, 50.0], "from one load to the next");
+        let aborted = Row { value: Some(12.5), unit: Some("% aborted".to_owned()), ..load(10) };
+        let loads = [aborted, load(50).offered(70_000.0)].map(|row| row.load());
+        assert_eq!(loads, [Some(100_000.0), Some(70_000.0)], "a share of tries is no load");
     }
 
     #[test]

@@ -72,11 +72,8 @@ fn levels(
     let mut lanes: Vec<Lane<'_>> = LEVELS.iter().map(|&level| lane(level)).collect();
     let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
     for (level, figures) in LEVELS.iter().zip(&figures) {
-        let mut row =
-            Row::new(format!("{name}.{level}"), transport, Some(SIZES[0]), figures).under_load();
-        row.value = Some(offered(*level));
-        row.unit = Some("op/s offered".to_owned());
-        bench.report.row(row)?;
+        let row = Row::new(format!("{name}.{level}"), transport, Some(SIZES[0]), figures);
+        bench.report.row(row.under_load().offered(offered(*level)))?;
     }
     Ok(())
 }

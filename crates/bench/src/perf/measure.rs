@@ -35,6 +35,13 @@ impl Sample {
         Self { latencies, operations: 0, bytes: 0, elapsed: Duration::ZERO }
     }
 
+    /// Returns the operations of all samples, which ran at the same time.
+    pub(crate) fn of_all<'s>(samples: impl IntoIterator<Item = &'s Self>) -> Self {
+        let mut all = Self::new();
+        samples.into_iter().for_each(|sample| all.add(sample));
+        all
+    }
+
     /// Adds one operation that took `ns` and moved `bytes`.
     #[inline]
     pub(crate) fn record(&mut self, ns: u64, bytes: u64) {

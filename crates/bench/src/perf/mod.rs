@@ -39,6 +39,7 @@ mod restart;
 mod row;
 mod sessions;
 mod single_thread;
+mod tasks;
 mod temporary;
 mod transaction;
 mod ycsb;
@@ -46,7 +47,7 @@ mod ycsb;
 use bench::Bench;
 pub use clusterperf::Name as ClusterPerf;
 pub use disk::Copies;
-pub use options::{Options, Overwriting, Test, Ycsb};
+pub use options::{Options, Overwriting, Test, Transacting, Ycsb};
 use report::{Context, Report};
 
 /// Runs the tests of `sprat bench` that the options name.
@@ -82,6 +83,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         gbps: args.gbps,
         servers: args.servers,
         ycsb: args.ycsb.clone(),
+        transacting: args.transacting,
         objects: args.objects,
         bytes: args.bytes,
         coordinator: args.coordinator.clone(),
@@ -144,6 +146,7 @@ pub fn demo() -> Result<(), Fail> {
         gbps: 0.0,
         servers: 1,
         ycsb: Ycsb::default(),
+        transacting: Transacting::default(),
         objects: Some(1000),
         bytes: 0,
         coordinator: None,

@@ -136,6 +136,21 @@ impl Default for Ycsb {
     }
 }
 
+/// The options of ClusterPerf's tests of transactions on several servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transacting {
+    /// Number of objects that each transaction reads and writes.
+    pub objects: usize,
+    /// Number of servers that have the objects of a transaction. `None`: all.
+    pub span: Option<u16>,
+}
+
+impl Default for Transacting {
+    fn default() -> Self {
+        Self { objects: 3, span: None }
+    }
+}
+
 /// The options of the test `overwrite`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overwriting {
@@ -183,6 +198,8 @@ pub struct Options {
     pub servers: u16,
     /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.
     pub ycsb: Ycsb,
+    /// The options of ClusterPerf's tests of transactions on several servers.
+    pub transacting: Transacting,
     /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
     /// The options of the test `overwrite`.
@@ -217,6 +234,7 @@ impl Options {
             gbps: 1.0,
             servers: 3,
             ycsb: Ycsb::default(),
+            transacting: Transacting::default(),
             outstanding: 64,
             overwrite: Overwriting::default(),
             copies: Copies::default(),

@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::measure::Figures;
 
+/// The unit of the load that a test has offered.
+const OFFERED: &str = "op/s offered";
+
 /// One result of a benchmark: a line of the table, and an object of the JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
@@ -102,6 +105,19 @@ impl Row {
         self.floor_us = floor_us;
         self.tcp_us = tcp_us;
         self
+    }
+
+    /// Adds the load that the test has offered, in operations a second.
+    pub(crate) fn offered(mut self, per_second: f64) -> Self {
+        self.value = Some(per_second);
+        self.unit = Some(OFFERED.to_owned());
+        self
+    }
+
+    /// Returns the load in operations a second: the offered one if there is one.
+    pub(crate) fn load(&self) -> Option<f64> {
+        let is_offered = self.unit.as_deref() == Some(OFFERED);
+        self.value.filter(|_| is_offered).or(self.ops_per_s)
     }
 
     /// Marks the row as one of a test under several loads.

@@ -11,6 +11,7 @@ use sprat_bench::units::{data, size};
 
 mod args;
 mod clusterperf;
+mod spread;
 mod ycsb;
 
 use crate::options::server_memory;

@@ -276,6 +276,22 @@ fn ycsb_writes_to_replicas() {
     assert_eq!((row["size_bytes"].as_u64(), row["clients"].as_u64()), (Some(200), Some(1)));
 }
 
+/// Scans and inserts of workload E are in progress at the same time, as tasks of an asynchronous
+/// client, which meet conflicts of their own inserts.
+#[test]
+fn ycsb_scans_with_several_in_progress() {
+    let small = ["--records", "200", "--size", "100", "--clients", "2", "--workload", "e"];
+    for pipeline in ["1", "8"] {
+        let more = ["--pipeline", pipeline, "--transport", "fast+shm,tcp"];
+        let rows = bench("ycsb", &[&small[..], &more].concat());
+        for transport in ["fast+shm", "tcp"] {
+            let row = named(&rows, "ycsb.e.2", transport);
+            assert_eq!(row["pipeline"].to_string(), pipeline, "{row}");
+            assert!(row["read_p50_us"].as_f64().is_some_and(|n| n > 0.0), "{row}");
+        }
+    }
+}
+
 /// Each of ClusterPerf's tests runs by RAMCloud's name over one transport, and its results begin
 /// with that name.
 fn cluster_perf(test: &str, args: &[&str], results: &[&str]) {
@@ -352,6 +368,67 @@ fn cluster_perf_with_several_servers() {
     }
     let clients = ["--servers", "2", "--clients", "1"];
     cluster_perf("multiRead_colocation", &clients, &[".0x1", ".16x1"]);
+}
+
+#[test]
+fn cluster_perf_with_indexes() {
+    let few = ["--local", "--objects", "200"];
+    cluster_perf("indexReadDist", &few, &[""]);
+    let copied = [&few[..], &["--replicas", "1"]].concat();
+    cluster_perf("indexWriteDist", &copied, &[".change", ".keep"]);
+    let spread = ["--servers", "2", "--clients", "1,2", "--objects", "200"];
+    for outstanding in ["1", "20"] {
+        let args = [&spread[..], &["--outstanding", outstanding]].concat();
+        cluster_perf("indexScalability", &args, &[".1.1", ".1.2", ".2.1", ".2.2"]);
+    }
+}
+
+#[test]
+fn cluster_perf_with_transactions() {
+    let one = bench("transaction_oneMaster", &["--transport", "fast+shm"]);
+    for count in [1, 30] {
+        let row = named(&one, &format!("transaction.commit.1.{count}"), "fast+shm");
+        assert!(row["p50_us"].as_f64().is_some_and(|n| n > 0.0), "{row}");
+    }
+    let spread = ["--servers", "2", "--objects", "60"];
+    let random = [&spread[..], &["--replicas", "1", "--span", "1"]].concat();
+    cluster_perf("transactionDistRandom", &random, &["", ".whole"]);
+    let several = [&spread[..], &["--clients", "1,3"]].concat();
+    for test in ["transactionThroughput", "transactionContention"] {
+        cluster_perf(test, &several, &[".1", ".3"]);
+    }
+}
+
+/// A transfer that is not atomic changes the sum of all accounts, and the test of the transfers
+/// fails then. Clients with objects of their own meet no conflict.
+#[test]
+fn transactions_keep_the_sum_and_count_their_aborts() {
+    let args = ["--servers", "2", "--clients", "1,4", "--transport", "fast+shm,tcp"];
+    let rows = bench("transaction_collision", &[&args[..], &["--objects", "5"]].concat());
+    for transport in ["fast+shm", "tcp"] {
+        let sum = named(&rows, "transaction_collision.sum", transport);
+        assert_eq!(sum["value"], 2.0 * 5.0 * 100.0, "{sum}");
+        for (clients, name) in [(1, "transaction_collision.1"), (4, "transaction_collision.4")] {
+            let row = named(&rows, name, transport);
+            assert_eq!((&row["clients"], &row["servers"]), (&clients.into(), &2.into()));
+            let (aborts, count) = (row["aborts"].as_f64(), row["count"].as_f64());
+            let (aborts, count) = (aborts.expect("a count"), count.expect("a count"));
+            let share = row["value"].as_f64().expect("a share");
+            assert!((share - 100.0 * aborts / (aborts + count)).abs() < 1e-6, "{row}");
+            assert!(clients > 1 || aborts == 0.0, "one client meets no conflict: {row}");
+        }
+    }
+    let rows = bench("transactionThroughput", &[&args[..], &["--objects", "60"]].concat());
+    assert!(rows.iter().all(|row| row["aborts"] == 0), "{rows:?}");
+    for (wrong, way_out) in [
+        (&["--span", "3"][..], "more with --servers"),
+        (&["--span", "1", "--objects", "2"], "more with --objects"),
+    ] {
+        let test = ["bench", "transaction-collision", "--servers", "2"];
+        let output = sprat().args(test).args(wrong).output().expect("it runs");
+        let error = errors(&output);
+        assert!(output.status.code() == Some(2) && error.contains(way_out), "{error}");
+    }
 }
 
 /// The page of `--html` has the table and plots, and loads nothing.

@@ -27,9 +27,12 @@ impl Waker {
 
     /// Makes the worker's next turn happen now. A signal handler may call it.
     pub fn wake(&self) {
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            // A full counter means that a wake-up is pending anyway.
+        if !self.woken.load(Ordering::SeqCst) {
+            // A full counter means that a wake-up is pending anyway. The flag comes after the
+            // counter: a worker that saw the flag alone would empty the counter before this write,
+            // and would find it readable from then on.
             let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
+            self.woken.store(true, Ordering::SeqCst);
         }
     }
 

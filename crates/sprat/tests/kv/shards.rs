@@ -1,9 +1,9 @@
-//! Tests of a server with several shards.
+//! Tests of a server with several shards, and of the workers that run them.
 
 use std::time::Duration;
 
 use sprat::kv::{Client, ServerState};
-use sprat::server::{MAX_SHARDS, ServerOptions, run, shards};
+use sprat::server::{CoordinatorOptions, MAX_SHARDS, ServerOptions, coordinator, run, shards};
 
 use super::Cluster;
 
@@ -61,4 +61,16 @@ fn the_number_of_shards_has_limits() {
     };
     let refusal = shards(&kept, 2).unwrap_err();
     assert!(refusal.to_string().contains("replicas of 3 shards"), "{refusal}");
+}
+
+/// A thread leaves something for the caller of a worker and wakes the worker, after the caller's
+/// last look. Then the caller looks again before the worker sleeps: operations of an asynchronous
+/// client waited for the next timer, up to a second.
+#[test]
+fn a_wake_up_counts_as_work() {
+    let mut worker = coordinator(&CoordinatorOptions::at("tcp:host=127.0.0.1,port=0")).unwrap();
+    while worker.turn() {}
+    worker.waker().wake();
+    assert!(worker.turn(), "the caller looks again");
+    assert!(!worker.turn());
 }

@@ -107,9 +107,7 @@ pub(super) fn run(bench: &mut Bench, file: Option<&Path>, gbps: f64) -> Result<(
                 continue;
             }
             let (size, figures) = ((*bytes).min(sizes.longest()), Figures::of(&of));
-            let mut row = Row::new("echo_workload", &transport, Some(size), &figures);
-            row.value = Some(rate);
-            row.unit = Some("op/s offered".to_owned());
+            let row = Row::new("echo_workload", &transport, Some(size), &figures).offered(rate);
             bench.report.row_with(row, &Distribution::of(&figures))?;
         }
     }

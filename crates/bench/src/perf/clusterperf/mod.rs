@@ -2,12 +2,11 @@
 //! multi-operations on one server, which have files of their own.
 //!
 //! [`plan`] has the tests as data, [`work`] the clients that run them, [`tables`] the objects.
-//! Tests under a workload of YCSB are measured as `ycsb` is; [`interference`], [`broadcast`]
-//! and [`echo_workload`] have loops of their own.
+//! Tests under a workload of YCSB are measured as `ycsb` is, those of indexes as `index` is;
+//! [`interference`], [`broadcast`], [`echo_workload`] and [`transactions`] have loops of their own.
 //!
-//! Not here: `writeAsyncSync`, since the store has no asynchronous writes; `indexScalability` and
-//! the distributions of indexes; what needs migration; and the tests of transactions apart from
-//! `transaction_oneMaster`, which has a file.
+//! Not here: `writeAsyncSync`, since the store has no asynchronous writes, and
+//! `transaction_oneMaster`, which has a file of its own.
 
 use std::cell::RefCell;
 
@@ -18,11 +17,13 @@ use super::{index, ycsb};
 use crate::fail::Fail;
 
 mod broadcast;
+mod draw;
 mod echo_workload;
 mod interference;
 mod names;
 mod plan;
 mod tables;
+mod transactions;
 mod work;
 
 pub use names::Name;
@@ -49,6 +50,13 @@ pub(crate) fn run(bench: &mut Bench, name: Name) -> Result<(), Fail> {
         Name::IndexBasic => index::basic(bench, name.name()),
         Name::IndexRange => index::range(bench, name.name()),
         Name::IndexMultiple => index::multiple(bench, name.name()),
+        Name::IndexReadDist => index::read_dist(bench, name.name()),
+        Name::IndexWriteDist => index::write_dist(bench, name.name()),
+        Name::IndexScalability => index::scalability::run(bench, name.name()),
+        Name::TransactionCollision => transactions::collision(bench, name.name()),
+        Name::TransactionContention => transactions::contention(bench, name.name()),
+        Name::TransactionDistRandom => transactions::dist_random(bench, name.name()),
+        Name::TransactionThroughput => transactions::throughput(bench, name.name()),
         _ => planned(bench, name),
     }
 }
@@ -95,7 +103,7 @@ fn measure(
     let lane: Lane<'_> = Box::new(|time| {
         let tables = &tables[case.tables.clone()];
         let samples = work::run((&coordinator, transport), tables, &case.load, time)?;
-        let all = work::merged(&samples);
+        let all = Sample::of_all(&samples);
         of_clients.borrow_mut().push(samples);
         Ok(all)
     });

@@ -53,6 +53,20 @@ pub enum Name {
     IndexRange,
     /// Measures writes and look-ups by the number of indexes.
     IndexMultiple,
+    /// Measures look-ups a second by the number of servers that hold the index.
+    IndexScalability,
+    /// Measures the distribution of the times of look-ups.
+    IndexReadDist,
+    /// Measures the distribution of the times of indexed writes.
+    IndexWriteDist,
+    /// Measures transfers between the same accounts, and checks the sum of these.
+    TransactionCollision,
+    /// Measures commits a second and aborts of clients that use the same popular objects.
+    TransactionContention,
+    /// Measures the distribution of the times of transactions on random objects.
+    TransactionDistRandom,
+    /// Measures commits a second of clients that use objects of their own.
+    TransactionThroughput,
 }
 
 impl Name {
@@ -85,6 +99,13 @@ impl Name {
             Self::IndexBasic => "indexBasic",
             Self::IndexRange => "indexRange",
             Self::IndexMultiple => "indexMultiple",
+            Self::IndexScalability => "indexScalability",
+            Self::IndexReadDist => "indexReadDist",
+            Self::IndexWriteDist => "indexWriteDist",
+            Self::TransactionCollision => "transaction_collision",
+            Self::TransactionContention => "transactionContention",
+            Self::TransactionDistRandom => "transactionDistRandom",
+            Self::TransactionThroughput => "transactionThroughput",
         }
     }
 
@@ -100,6 +121,11 @@ impl Name {
                 | Self::MultiReadColocation
                 | Self::NetBandwidth
                 | Self::ReadAllToAll
+                | Self::IndexScalability
+                | Self::TransactionCollision
+                | Self::TransactionContention
+                | Self::TransactionDistRandom
+                | Self::TransactionThroughput
         )
     }
 }

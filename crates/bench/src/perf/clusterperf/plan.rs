@@ -95,7 +95,14 @@ pub(super) fn plan(name: Name, settings: &Settings) -> Option<Plan> {
         | Name::Broadcast
         | Name::IndexBasic
         | Name::IndexRange
-        | Name::IndexMultiple => return None,
+        | Name::IndexMultiple
+        | Name::IndexScalability
+        | Name::IndexReadDist
+        | Name::IndexWriteDist
+        | Name::TransactionCollision
+        | Name::TransactionContention
+        | Name::TransactionDistRandom
+        | Name::TransactionThroughput => return None,
     })
 }
 

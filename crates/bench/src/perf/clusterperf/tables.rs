@@ -35,8 +35,17 @@ impl Filled {
     /// Creates a table and writes its objects. `number` is a part of its name. The coordinator
     /// places each new table on the server with the fewest tablets.
     pub(super) fn fill(bench: &mut Bench, number: usize, shape: Shape) -> Result<Self, Fail> {
+        Self::fill_with(bench, number, shape, &vec![b'v'; shape.size])
+    }
+
+    /// Creates a table as [`Filled::fill`] does, whose objects all have this value.
+    pub(super) fn fill_with(
+        bench: &mut Bench,
+        number: usize,
+        shape: Shape,
+        value: &[u8],
+    ) -> Result<Self, Fail> {
         let (temporary, store, table) = Temporary::create(bench, &format!("set{number}"))?;
-        let value = vec![b'v'; shape.size];
         let window = (FILLING_BYTES / (shape.size + shape.key + 200)).clamp(1, 64) as u64;
         // Large sets are written several times, as those of `basic`.
         let large = shape.objects * shape.size as u64 >= LARGE_SET;
@@ -45,7 +54,7 @@ impl Filled {
         while finished < writes {
             while started < writes && started - finished < window {
                 let key = key(started % shape.objects, shape.key);
-                store.raw().table_by_id(table).start_put(&key, &value).queue();
+                store.raw().table_by_id(table).start_put(&key, value).queue();
                 started += 1;
             }
             store.raw().turn_and_rest();

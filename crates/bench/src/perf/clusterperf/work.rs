@@ -8,15 +8,13 @@
 //! Each client is a thread with a connection of its own and one operation in progress. All of them
 //! share the core of this process.
 
-use std::sync::Barrier;
-use std::thread;
 use std::time::Duration;
 
 use sprat::kv::{Part, TableId};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
-use super::super::bench::one_of_many;
+use super::super::bench::{in_threads, one_of_many};
 use super::super::measure::Sample;
 use super::tables::{Filled, Shape, key};
 use crate::fail::Fail;
@@ -155,34 +153,14 @@ pub(super) fn run(
     load: &Load,
     time: Duration,
 ) -> Result<Vec<Sample>, Fail> {
-    let ready = Barrier::new(load.clients);
     let longest = tables.iter().map(|filled| filled.shape.size).max().unwrap_or_default();
-    let client = |number: usize| {
-        // A client that fails must not keep the others at the barrier.
-        let client = one_of_many(coordinator, transport).and_then(|store| {
-            let (value, rng) = (vec![b'w'; longest], Rng::seeded(number as u64));
-            let (clock, count) = (Clock::new(), 0);
-            let mut client = Client { store, tables, number, value, rng, clock, count };
-            client.repeat(&load.work, Duration::ZERO)?;
-            Ok(client)
-        });
-        ready.wait();
-        client?.repeat(&load.work, time)
-    };
-    let client = &client;
-    thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..load.clients).map(|number| scope.spawn(move || client(number))).collect();
-        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-        joined
-            .map(|sample| sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+    in_threads(load.clients, |number, start| {
+        let store = one_of_many(coordinator, transport)?;
+        let (value, rng) = (vec![b'w'; longest], Rng::seeded(number as u64));
+        let (clock, count) = (Clock::new(), 0);
+        let mut client = Client { store, tables, number, value, rng, clock, count };
+        client.repeat(&load.work, Duration::ZERO)?;
+        start.wait();
+        client.repeat(&load.work, time)
     })
-}
-
-/// Returns one sample of the samples of all clients.
-pub(super) fn merged(samples: &[Sample]) -> Sample {
-    let mut all = Sample::new();
-    samples.iter().for_each(|sample| all.add(sample));
-    all
 }

@@ -12,13 +12,14 @@ use serde::Serialize;
 use super::basic::KEY;
 use super::bench::Bench;
 use super::measure::{Figures, Lane, in_turns, median};
-use super::row::Row;
+use super::row::{Distribution, Row};
 use super::temporary::Temporary;
 use crate::fail::Fail;
 use crate::out;
 use crate::text::Columns;
 
 mod objects;
+pub(crate) mod scalability;
 
 use objects::{Client, MOST, SCANNED, Shape, Work, least};
 
@@ -291,6 +292,39 @@ pub(crate) fn multiple(bench: &mut Bench, name: &str) -> Result<(), Fail> {
     Ok(())
 }
 
+/// Runs ClusterPerf's `indexReadDist`: the distribution of the times of look-ups.
+pub(crate) fn read_dist(bench: &mut Bench, name: &str) -> Result<(), Fail> {
+    dist(bench, name, "look-ups of one key", &[("", Work::LookUp)])
+}
+
+/// Runs ClusterPerf's `indexWriteDist`: the distribution of the times of writes that move the
+/// object's entry in the index, and of those that do not.
+pub(crate) fn write_dist(bench: &mut Bench, name: &str) -> Result<(), Fail> {
+    let works = [(".change", Work::Change), (".keep", Work::Keep)];
+    dist(bench, name, "overwrites with another index key and with the same one,", &works)
+}
+
+/// Measures operations on a table with one index. `works` has the end of the name of each.
+fn dist(bench: &mut Bench, name: &str, what: &str, works: &[(&str, Work)]) -> Result<(), Fail> {
+    for size in sizes(bench, 1)? {
+        let objects = bench.objects(size);
+        bench.report.begin(format!(
+            "{name}: times of {what} among {objects} objects of {size} B with an index"
+        ));
+        for transport in bench.transports.clone() {
+            let shape = Shape { objects, size, keys: 1 };
+            alone(bench, (&transport, shape), &mut |bench, client| {
+                client.create_index()?;
+                works.iter().try_for_each(|(end, work)| {
+                    one(bench, client, (&format!("{name}{end}"), &transport, size), *work)
+                })
+            })?;
+        }
+        bench.report.end()?;
+    }
+    Ok(())
+}
+
 /// Runs a measurement with a table of its own, and a client over one transport.
 fn alone(
     bench: &mut Bench,
@@ -314,7 +348,8 @@ fn one(
 ) -> Result<(), Fail> {
     let mut lanes: [Lane<'_>; 1] = [Box::new(|time| client.repeat(work, time))];
     let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
-    bench.report.row(Row::new(test, transport, Some(bytes), &figures[0]))
+    let row = Row::new(test, transport, Some(bytes), &figures[0]);
+    bench.report.row_with(row, &Distribution::of(&figures[0]))
 }
 
 /// The table of one number of servers.

@@ -6,11 +6,13 @@
 //! ```
 //!
 //! Index keys are random, so that each new one of an object belongs elsewhere in the order. The
-//! client notes those of each object. It is the only one that changes the table.
+//! client that fills the table notes those of each object. It is the only one that changes the
+//! table; others only look objects up.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use sprat::kv::{IndexRange, IndexedTable, Part, Source, Table, TableId};
+use sprat::kv::{Found, IndexRange, IndexedTable, Part, Source, Table, TableId};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
@@ -25,8 +27,10 @@ pub(super) const MOST: usize = 10;
 const COUNTER: usize = 8;
 /// Number of objects of a scan, and of the multi-read beside it.
 pub(super) const SCANNED: usize = 100;
+/// The seed of the client that fills a table. A fixed one makes runs alike.
+const SEED: u64 = 7;
 /// The names of the indexes.
-const NAMES: [&str; MOST] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+pub(super) const NAMES: [&str; MOST] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 
 /// An operation of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,8 +70,16 @@ pub(super) const fn least(keys: usize) -> usize {
     keys * KEY + COUNTER
 }
 
+/// Checks that a look-up has found one object, that with this number.
+pub(super) fn only(found: &[Found], object: u64) -> Result<(), Fail> {
+    match found {
+        [one] if one.key == key(object) => Ok(()),
+        _ => Err(Fail::new(format!("a look-up found {} objects instead of one", found.len()))),
+    }
+}
+
 /// The index keys of an object, as numbers.
-type Keys = [u64; MOST];
+pub(super) type Keys = [u64; MOST];
 
 /// A client of a table with indexes.
 pub(super) struct Client<'c> {
@@ -75,7 +87,7 @@ pub(super) struct Client<'c> {
     indexed: IndexedTable<'c>,
     table: Table<'c>,
     /// The index keys of each object.
-    keys: Vec<Keys>,
+    keys: Cow<'c, [Keys]>,
     /// Number of index keys in each value.
     in_value: usize,
     /// Number of indexes so far.
@@ -88,19 +100,14 @@ pub(super) struct Client<'c> {
 impl<'c> Client<'c> {
     /// Makes a client of a table without indexes, and writes the objects.
     pub(super) fn fill(store: &'c Store, table: TableId, shape: Shape) -> Result<Self, Fail> {
-        let Shape { objects, size, keys: in_value } = shape;
-        let table = store.raw().table_by_id(table);
-        let indexed = store.raw().indexed(&table);
-        let indexed = indexed.map_err(|error| store.explain_index(error, "a table"))?;
-        let (rng, clock, value) = (Rng::seeded(7), Clock::new(), vec![b'v'; size]);
-        let (keys, indexes) = (Vec::new(), 0);
-        let mut client = Self { store, indexed, table, keys, in_value, indexes, value, rng, clock };
+        let Shape { objects, size, .. } = shape;
+        let mut client = Self::open(store, table, shape, SEED)?;
         let window = (FILLING_BYTES / (size + 200)).clamp(1, 64) as u64;
         let (mut started, mut finished) = (0, 0);
         while finished < objects {
             while started < objects && started - finished < window {
                 let keys = client.draw();
-                client.keys.push(keys);
+                client.keys.to_mut().push(keys);
                 client.set_value(started as usize);
                 client.table.start_put(&key(started), &client.value).queue();
                 started += 1;
@@ -112,6 +119,34 @@ impl<'c> Client<'c> {
             }
         }
         Ok(client)
+    }
+
+    /// Makes a client of a table that another one has filled, with an index. It reads only: `keys`
+    /// are those of the other one, and `number` tells clients apart.
+    pub(super) fn reader(
+        store: &'c Store,
+        table: TableId,
+        shape: Shape,
+        keys: &'c [Keys],
+        number: usize,
+    ) -> Result<Self, Fail> {
+        let client = Self::open(store, table, shape, SEED + 1 + number as u64)?;
+        Ok(Self { keys: Cow::Borrowed(keys), indexes: 1, ..client })
+    }
+
+    /// Makes a client that knows no objects, and draws random numbers from `seed`.
+    fn open(store: &'c Store, table: TableId, shape: Shape, seed: u64) -> Result<Self, Fail> {
+        let table = store.raw().table_by_id(table);
+        let indexed = store.raw().indexed(&table);
+        let indexed = indexed.map_err(|error| store.explain_index(error, "a table"))?;
+        let (rng, clock, value) = (Rng::seeded(seed), Clock::new(), vec![b'v'; shape.size]);
+        let (keys, in_value, indexes) = (Cow::Owned(Vec::new()), shape.keys, 0);
+        Ok(Self { store, indexed, table, keys, in_value, indexes, value, rng, clock })
+    }
+
+    /// Returns the index keys of each object.
+    pub(super) fn keys(&self) -> &[Keys] {
+        &self.keys
     }
 
     /// Creates the next index. Returns the time and the number of its objects.
@@ -183,10 +218,7 @@ impl<'c> Client<'c> {
         let found = self.indexed.look_up(NAMES[0], &index_key);
         let ns = self.clock.now().since(before);
         let found = found.map_err(|error| self.store.explain_index(error, "a look-up"))?;
-        match &found[..] {
-            [one] if one.key == key(object as u64) => Ok(ns),
-            _ => Err(Fail::new(format!("a look-up found {} objects instead of one", found.len()))),
-        }
+        only(&found, object as u64).map(|()| ns)
     }
 
     fn two_reads(&mut self) -> Result<u64, Fail> {
@@ -212,7 +244,7 @@ impl<'c> Client<'c> {
         }
         if work != Work::Keep {
             let (new, indexes) = (self.draw(), self.indexes);
-            self.keys[object][..indexes].copy_from_slice(&new[..indexes]);
+            self.keys.to_mut()[object][..indexes].copy_from_slice(&new[..indexes]);
         }
         self.set_value(object);
         let before = self.clock.now();

@@ -10,19 +10,18 @@
 //! `writeallfields`), since neither our store nor memcached has fields.
 //!
 //! Workload E reads records in the order of their keys. Ours are in an index then, those of Redis
-//! in a sorted set. Each client has one operation in progress, since our blocking client has.
+//! in a sorted set. With several operations in progress our client is the asynchronous one, whose
+//! operations with an index are tasks of the client's thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Barrier;
-use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
 use sprat::kv::TableId;
 
 use super::basic::{FILLING_BYTES, FILLINGS, LARGE_SET};
-use super::bench::{Bench, one_of_many};
+use super::bench::{Bench, in_threads, one_of_many, one_of_many_async};
 use super::local::free_ports;
 use super::measure::{Figures, Lane, Sample, in_turns};
 use super::row::{Distribution, Row};
@@ -35,9 +34,11 @@ use crate::process;
 use crate::ycsb::workload::{Chooser, Records, Workload};
 
 mod drive;
+mod pipelined;
 mod session;
 
 use drive::{Client, Samples};
+use pipelined::Pipelined;
 use session::{Opened, OurConnection, Shape, TheirConnection};
 
 /// The reason why a peer has no figures of workload E.
@@ -53,7 +54,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let (records, size) = (options.records, options.size);
     let mut loaded: Option<Stores> = None;
     for &workload in &options.workloads {
-        let pipeline = pipeline(bench, workload);
+        let pipeline = options.pipeline;
         bench.report.begin(format!(
             "YCSB {}: {}; {records} records of {size} B, updates of whole records, {pipeline} in \
              progress from each client",
@@ -90,11 +91,6 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     loaded.map_or(Ok(()), Stores::end)
 }
 
-/// Returns the number of operations that each client has in progress.
-fn pipeline(bench: &Bench, workload: Workload) -> usize {
-    if workload.scans() { 1 } else { bench.ycsb.pipeline }
-}
-
 /// The operations of a workload that a test reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
@@ -118,7 +114,7 @@ pub(crate) fn part(bench: &mut Bench, test: &str, part: Part) -> Result<(), Fail
     ));
     let stores = Stores::load(bench, workload.scans())?;
     let chooser = Chooser::new(workload, records, 0);
-    let pipeline = pipeline(bench, workload);
+    let pipeline = options.pipeline;
     for count in bench.clients.clone() {
         for one in stores.measure(bench, (&chooser, pipeline), count)? {
             let figures = match part {
@@ -208,13 +204,8 @@ impl Stores {
         let keep = &keep;
         let mut lanes: Vec<Lane<'_>> = Vec::new();
         for (at, transport) in transports.iter().enumerate() {
-            lanes.push(Box::new(move |time| {
-                let open = || {
-                    let store = one_of_many(&self.coordinator, transport)?;
-                    Ok(OurConnection { store, table: self.table, shape: self.shape })
-                };
-                Ok(keep(at, self.round(open, &self.records, chosen, time)?))
-            }));
+            lanes
+                .push(Box::new(move |time| Ok(keep(at, self.our_round(transport, chosen, time)?))));
         }
         for (at, (server, records)) in self.peers.iter().enumerate() {
             let at = transports.len() + at;
@@ -243,6 +234,27 @@ impl Stores {
         Ok(measured.collect())
     }
 
+    /// Runs one round with clients of our store over one transport.
+    fn our_round(
+        &self,
+        transport: &str,
+        chosen: (&Chooser, usize, usize),
+        time: Duration,
+    ) -> Result<Samples, Fail> {
+        let (table, shape) = (self.table, self.shape);
+        let store = || one_of_many(&self.coordinator, transport);
+        let (_, pipeline, _) = chosen;
+        if shape.is_ordered && pipeline > 1 {
+            let open = || {
+                let client = one_of_many_async(&self.coordinator, transport)?;
+                Pipelined::open(store()?, &client, table, shape.size)
+            };
+            return self.round(open, &self.records, chosen, time);
+        }
+        let open = || Ok(OurConnection { store: store()?, table, shape });
+        self.round(open, &self.records, chosen, time)
+    }
+
     /// Runs one round with `count` clients of one store, each with the connection that `open`
     /// makes. Returns the samples of all clients.
     fn round<O: Opened>(
@@ -252,28 +264,14 @@ impl Stores {
         (chooser, pipeline, count): (&Chooser, usize, usize),
         time: Duration,
     ) -> Result<Samples, Fail> {
-        let ready = Barrier::new(count);
-        let client = |seed: usize| {
+        let samples = in_threads(count, |seed, start| {
             let mut chooser = chooser.for_client(seed as u64);
-            let mut opened = None;
-            // A client that fails must not keep the others at the barrier.
-            let client = open().and_then(|it| {
-                let session = opened.insert(it).session()?;
-                let mut client = Client::new(session, records, self.shape.size, pipeline);
-                client.work(&mut chooser, Duration::ZERO)?;
-                Ok(client)
-            });
-            ready.wait();
-            client?.work(&mut chooser, time)
-        };
-        let client = &client;
-        let samples = thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..count).map(|seed| scope.spawn(move || client(seed))).collect();
-            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-            joined
-                .map(|sample| sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect::<Result<Vec<_>, Fail>>()
+            let mut opened = open()?;
+            let session = opened.session()?;
+            let mut client = Client::new(session, records, self.shape.size, pipeline);
+            client.work(&mut chooser, Duration::ZERO)?;
+            start.wait();
+            client.work(&mut chooser, time)
         })?;
         let mut all = Samples::new();
         samples.iter().for_each(|samples| all.add(samples));
@@ -378,7 +376,7 @@ impl Table {
             let more = More {
                 workload: workload.name(),
                 clients,
-                pipeline: pipeline(bench, workload),
+                pipeline: bench.ycsb.pipeline,
                 records: bench.ycsb.records,
                 read_p50_us: one.reads.p50_us,
                 read_p99_us: one.reads.p99_us,

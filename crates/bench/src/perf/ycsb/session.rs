@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use sprat::kv::{Answer, IndexRange, IndexedTable, Source, TableId};
+use sprat::kv::{Answer, IndexPage, IndexRange, IndexedTable, Source, TableId};
 
 use crate::fail::Fail;
 use crate::peers::connection::Connection;
@@ -53,8 +53,42 @@ pub(super) trait Opened {
     fn session(&mut self) -> Result<Self::Session<'_>, Fail>;
 }
 
+/// A read of records in the order of their keys, which comes in pages.
+pub(super) struct Scan {
+    rest: Option<IndexRange>,
+    /// Number of records to read.
+    count: u64,
+    /// Number of records so far.
+    pub(super) found: u64,
+    /// Bytes of each record.
+    size: usize,
+}
+
+impl Scan {
+    /// Makes a scan of `count` records of `size` bytes, from `key` on.
+    pub(super) fn new(key: &[u8], count: u64, size: usize) -> Self {
+        Self { rest: Some(IndexRange::new(key..)), count, found: 0, size }
+    }
+
+    /// Returns the range and the most records of the next page. `None`: the scan has ended.
+    pub(super) fn next(&mut self) -> Option<(IndexRange, usize)> {
+        let most = self.count - self.found;
+        self.rest.take().filter(|_| most > 0).map(|range| (range, most as usize))
+    }
+
+    /// Takes a page. Fails if a record has another size.
+    pub(super) fn add(&mut self, page: IndexPage) -> Result<(), Fail> {
+        if let Some(other) = page.found.iter().find(|it| it.value.len() != self.size) {
+            return Err(wrong(other.value.len(), self.size));
+        }
+        self.found += page.found.len() as u64;
+        self.rest = page.rest;
+        Ok(())
+    }
+}
+
 /// The name of the index that has the records in the order of their keys.
-const ORDER: &str = "by key";
+pub(super) const ORDER: &str = "by key";
 
 /// A connection to our store over one transport.
 pub(super) struct OurConnection {
@@ -136,18 +170,12 @@ impl Session for Ours<'_> {
 
     fn scan(&mut self, key: &[u8], count: u64, tag: u32) -> Result<(), Fail> {
         let Some(indexed) = &self.indexed else { return Err(unordered()) };
-        let mut rest = Some(IndexRange::new(key..));
-        let mut found = 0;
-        while let Some(range) = rest.filter(|_| found < count) {
-            let page = indexed.page(ORDER, range, (count - found) as usize);
-            let page = page.map_err(|error| self.store.explain_index(error, "a scan"))?;
-            if let Some(other) = page.found.iter().find(|it| it.value.len() != self.size) {
-                return Err(wrong(other.value.len(), self.size));
-            }
-            found += page.found.len() as u64;
-            rest = page.rest;
+        let mut scan = Scan::new(key, count, self.size);
+        while let Some((range, most)) = scan.next() {
+            let page = indexed.page(ORDER, range, most);
+            scan.add(page.map_err(|error| self.store.explain_index(error, "a scan"))?)?;
         }
-        self.ready.push_back((tag, found));
+        self.ready.push_back((tag, scan.found));
         Ok(())
     }
 
@@ -295,6 +323,7 @@ fn unordered() -> Fail {
     Fail::new("the store has no order of keys")
 }
 
-fn wrong(found: usize, size: usize) -> Fail {
+/// Returns the failure of a read that found a record of another size.
+pub(super) fn wrong(found: usize, size: usize) -> Fail {
     Fail::new(format!("a record has {found} bytes instead of {size}"))
 }

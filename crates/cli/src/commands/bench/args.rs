@@ -83,6 +83,33 @@ pub(super) struct Objects {
     pub(super) full: bool,
 }
 
+/// Options for the numbers of clients of a test of `sprat bench`.
+#[derive(Args, Debug)]
+pub(super) struct Clients {
+    /// Numbers of clients to measure with, one after the other.
+    #[arg(
+        long,
+        value_name = "N,N…",
+        value_delimiter = ',',
+        default_value = "1,4",
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
+    pub(super) clients: Vec<u16>,
+}
+
+/// Options for the number of servers that a test of `sprat bench` starts.
+#[derive(Args, Debug)]
+pub(super) struct Servers {
+    /// Number of servers, each with its objects. All of them share a core.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..=32),
+    )]
+    pub(super) servers: u16,
+}
+
 /// Options for the cores and the replicas of the cluster that a test of `sprat bench` starts.
 #[derive(Args, Debug)]
 pub(super) struct Replicas {
@@ -175,6 +202,12 @@ impl Target {
 impl Objects {
     pub(super) fn count(&self) -> Option<u64> {
         (!self.full).then_some(self.objects)
+    }
+}
+
+impl Clients {
+    pub(super) fn counts(&self) -> Vec<usize> {
+        self.clients.iter().copied().map(usize::from).collect()
     }
 }
 

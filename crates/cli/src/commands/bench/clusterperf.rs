@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use sprat_bench::perf::{ClusterPerf, Options, Test, Ycsb};
 use sprat_bench::ycsb::workload::Workload;
 
-use super::args::{Objects, Plain, ReadWrite, Replicas, Sizes, Target};
+use super::args::{Clients, Objects, Plain, ReadWrite, Replicas, Servers, Sizes, Target};
+use super::spread::{IndexOnServers, ManyTransactions, RandomTransactions, Transfers};
 use super::ycsb::workloads;
 
 /// The tests of ClusterPerf, each with RAMCloud's name as an alias.
@@ -190,26 +191,72 @@ Example:
   sprat bench index-multiple --objects 100000 --transport fast+shm"
     )]
     IndexMultiple(ReadWrite),
-}
-
-/// Options for the numbers of clients of a test of `sprat bench`.
-#[derive(Args, Debug)]
-struct Clients {
-    /// Numbers of clients to measure with, one after the other.
-    #[arg(
-        long,
-        value_name = "N,N…",
-        value_delimiter = ',',
-        default_value = "1,4",
-        value_parser = clap::value_parser!(u16).range(1..=1000),
+    /// Measure look-ups a second by the number of servers that hold the index, and of clients.
+    ///
+    /// A table has a tablet on each server, and so have the nodes of its index.
+    #[command(
+        alias = "indexScalability",
+        after_help = "Example:
+  sprat bench index-scalability --servers 4 --clients 1,4,16 --transport fast+shm"
     )]
-    clients: Vec<u16>,
-}
-
-impl Clients {
-    fn counts(&self) -> Vec<usize> {
-        self.clients.iter().copied().map(usize::from).collect()
-    }
+    IndexScalability(IndexOnServers),
+    /// Measure the distribution of the times of look-ups of one key in an index.
+    #[command(
+        alias = "indexReadDist",
+        after_help = "Example:
+  sprat bench index-read-dist --objects 1000000 --transport fast+shm --json times.jsonl"
+    )]
+    IndexReadDist(ReadWrite),
+    /// Measure the distribution of the times of overwrites of objects with an index.
+    ///
+    /// One row has overwrites that give the object another index key, so that its entry moves, and
+    /// one has those that keep the index key.
+    #[command(
+        alias = "indexWriteDist",
+        after_help = "Example:
+  sprat bench index-write-dist --objects 1000000 --replicas 2"
+    )]
+    IndexWriteDist(ReadWrite),
+    /// Measure transfers between the same few accounts, whose sum is checked.
+    ///
+    /// Several clients move amounts between random accounts on several servers, in transactions.
+    /// After each round the sum of all accounts is as at first, or the test fails. Each row has the
+    /// share of tries that ended in a conflict.
+    #[command(
+        alias = "transaction_collision",
+        after_help = "Example:
+  sprat bench transaction-collision --clients 4,16 --servers 5 --replicas 1"
+    )]
+    TransactionCollision(Transfers),
+    /// Measure commits a second and aborts of clients that use the same popular objects.
+    ///
+    /// A transaction reads and overwrites objects that are drawn from YCSB's Zipfian distribution.
+    /// After a conflict the client pauses and repeats it. Each row has the share of tries that
+    /// ended in a conflict.
+    #[command(
+        alias = "transactionContention",
+        after_help = "Example:
+  sprat bench transaction-contention --clients 1,4,16 --objects 10000 --transport fast+shm"
+    )]
+    TransactionContention(ManyTransactions),
+    /// Measure the distribution of the times of transactions on random objects.
+    ///
+    /// One client reads and overwrites random objects on several servers. The first row has the
+    /// times of the commits alone, as ClusterPerf has, and the second those of the reads and the
+    /// commits.
+    #[command(
+        alias = "transactionDistRandom",
+        after_help = "Example:
+  sprat bench transaction-dist-random --transaction-objects 5 --span 2 --transport fast+shm"
+    )]
+    TransactionDistRandom(RandomTransactions),
+    /// Measure commits a second of clients that use objects of their own.
+    #[command(
+        alias = "transactionThroughput",
+        after_help = "Example:
+  sprat bench transaction-throughput --clients 1,4,16 --servers 2 --transport fast+shm"
+    )]
+    TransactionThroughput(ManyTransactions),
 }
 
 /// Options of `sprat bench read-interference` and `write-interference`.
@@ -283,14 +330,8 @@ pub(crate) struct ManyClients {
 /// Options of the tests of `sprat bench` that start several servers.
 #[derive(Args, Debug)]
 pub(crate) struct ManyServers {
-    /// Number of servers, each with its objects. All of them share a core.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 3,
-        value_parser = clap::value_parser!(u16).range(1..=32),
-    )]
-    servers: u16,
+    #[command(flatten)]
+    servers: Servers,
     #[command(flatten)]
     clients: Clients,
     #[command(flatten)]
@@ -375,6 +416,21 @@ impl Tests {
             Self::IndexBasic(args) => (ClusterPerf::IndexBasic, Given::One(args)),
             Self::IndexRange(args) => (ClusterPerf::IndexRange, Given::One(args)),
             Self::IndexMultiple(args) => (ClusterPerf::IndexMultiple, Given::One(args)),
+            Self::IndexReadDist(args) => (ClusterPerf::IndexReadDist, Given::One(args)),
+            Self::IndexWriteDist(args) => (ClusterPerf::IndexWriteDist, Given::One(args)),
+            Self::IndexScalability(args) => (ClusterPerf::IndexScalability, Given::Index(args)),
+            Self::TransactionCollision(args) => {
+                (ClusterPerf::TransactionCollision, Given::Transfers(args))
+            }
+            Self::TransactionContention(args) => {
+                (ClusterPerf::TransactionContention, Given::Transactions(args))
+            }
+            Self::TransactionDistRandom(args) => {
+                (ClusterPerf::TransactionDistRandom, Given::Random(args))
+            }
+            Self::TransactionThroughput(args) => {
+                (ClusterPerf::TransactionThroughput, Given::Transactions(args))
+            }
         };
         options.options(Test::ClusterPerf(name))
     }
@@ -389,12 +445,20 @@ enum Given<'a> {
     Servers(&'a ManyServers),
     Echo(&'a EchoWorkload),
     Broadcast(&'a Broadcast),
+    Index(&'a IndexOnServers),
+    Transfers(&'a Transfers),
+    Transactions(&'a ManyTransactions),
+    Random(&'a RandomTransactions),
 }
 
 impl Given<'_> {
     fn options(&self, test: Test) -> Options {
         match self {
             Self::One(args) => args.options(test),
+            Self::Index(args) => args.options(test),
+            Self::Transfers(args) => args.options(test),
+            Self::Transactions(args) => args.options(test),
+            Self::Random(args) => args.options(test),
             Self::Load(args) => Options {
                 clients: args.clients.counts(),
                 coordinator: args.target.coordinator(),
@@ -421,7 +485,7 @@ impl Given<'_> {
             },
             Self::Servers(args) => Options {
                 clients: args.clients.counts(),
-                servers: args.servers,
+                servers: args.servers.servers,
                 sizes: args.sizes.size.clone(),
                 ..args.plain.options(test)
             },

@@ -24,8 +24,8 @@ use super::args::{Plain, Replicas, Target};
 /// sleeps as ours does.
 ///
 /// Workload E scans the records in the order of their keys. Ours have an index of the keys, Redis
-/// has a sorted set of them (ZADD, ZRANGEBYLEX, then MGET), and memcached has no scan. Each client
-/// has one operation in progress then.
+/// has a sorted set of them (ZADD, ZRANGEBYLEX, then MGET), and memcached has no scan. With a
+/// --pipeline above 1 our client is the asynchronous one, which has a thread of its own.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat bench ycsb --workload a,b --clients 16 --beside redis,memcached
