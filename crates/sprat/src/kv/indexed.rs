@@ -151,6 +151,10 @@ impl Objects for Waiting<'_> {
         if self.shared.pause(tries, deadline) { Ok(()) } else { Err(out_of_time()) }
     }
 
+    fn nearest(&self, of: (TableId, &[u8]), among: &[(TableId, &[u8])]) -> Option<usize> {
+        self.shared.inner().worker.machine().client.nearest(of, among)
+    }
+
     fn random(&self) -> u64 {
         self.rng.borrow_mut().below(u64::MAX)
     }

@@ -127,6 +127,11 @@ impl Objects for Starting<'_> {
         })
     }
 
+    fn nearest(&self, _: (TableId, &[u8]), _: &[(TableId, &[u8])]) -> Option<usize> {
+        // The thread of the client has the routes, and a question to it takes longer than it saves.
+        None
+    }
+
     fn random(&self) -> u64 {
         self.table.known().1.below(u64::MAX)
     }

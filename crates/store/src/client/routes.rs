@@ -201,6 +201,25 @@ impl Routes {
         Ok(())
     }
 
+    /// Returns the number of the server that has an object, if it is known.
+    fn owner_of(&mut self, (table, key): (TableId, &[u8])) -> Option<u32> {
+        let table = self.table(table) as usize;
+        match self.tables[table].tablet(|hasher| hasher.hash(key))?.owner {
+            Owner::Peer(peer) => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// Returns the index of the first of `among` that is on the server of an object, if it is known.
+    pub(super) fn nearest(
+        &mut self,
+        of: (TableId, &[u8]),
+        among: &[(TableId, &[u8])],
+    ) -> Option<usize> {
+        let owner = self.owner_of(of)?;
+        among.iter().position(|&object| self.owner_of(object) == Some(owner))
+    }
+
     /// Returns the number of the server at the usable ones of `locators`.
     ///
     /// # Errors
@@ -296,5 +315,37 @@ mod tests {
         assert_eq!(routes.table(TableId(7)), 0);
         assert_eq!(routes.table(TableId(8)), 1);
         assert!(routes.tables[1].tablet(|_| KeyHash(0)).is_none());
+    }
+
+    #[test]
+    fn the_nearest_object_is_on_the_same_server() {
+        let mut routes = Routes::new(vec![]);
+        let half = 1 << 63;
+        let part = |first, last, data| control::Tablet {
+            first,
+            last,
+            server: crate::types::ServerId::default(),
+            state: TabletState::Normal,
+            data,
+        };
+        let hash_key = HashKey([1; 16]);
+        for (table, tablets) in [
+            (1, vec![part(0, u64::MAX, "a")]),
+            (2, vec![part(0, half - 1, "a"), part(half, u64::MAX, "b")]),
+        ] {
+            let at = routes.table(TableId(table));
+            let answer = control::Tablets { cluster: 1, hash_key, tablets };
+            routes.learn(at, &answer).unwrap();
+        }
+        let hasher = KeyHasher::from(hash_key);
+        let keys: Vec<[u8; 1]> = (0..8).map(|key| [key]).collect();
+        let all: Vec<(TableId, &[u8])> = keys.iter().map(|key| (TableId(2), &key[..])).collect();
+        let on_a = keys.iter().position(|key| hasher.hash(key).0 < half);
+        let on_b = keys.iter().position(|key| hasher.hash(key).0 >= half);
+        assert!(on_a.is_some() && on_b.is_some(), "8 keys on both servers");
+        assert_eq!(routes.nearest((TableId(1), b"k"), &all), on_a);
+        assert_eq!(routes.nearest(all[on_b.unwrap()], &all), on_b);
+        assert_eq!(routes.nearest((TableId(3), b"k"), &all), None, "its tablets are not known");
+        assert_eq!(routes.nearest(all[0], &[(TableId(3), b"k")]), None);
     }
 }

@@ -365,6 +365,12 @@ impl Client {
         }
     }
 
+    /// Returns the index of the first of `among` that is on the server of an object, as far as the
+    /// client knows the servers now.
+    pub fn nearest(&mut self, of: (TableId, &[u8]), among: &[(TableId, &[u8])]) -> Option<usize> {
+        self.routes.nearest(of, among)
+    }
+
     /// Returns the number of operations that the client has in progress. Each part of a
     /// multi-operation counts as one more.
     #[must_use]

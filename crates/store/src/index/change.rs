@@ -104,7 +104,8 @@ impl<O: Objects> Indexes<'_, O> {
         change: Change<'_>,
         rules: RejectRules,
     ) -> Result<Tried, Error> {
-        let copied = self.catalog().await?;
+        let copy = self.copy_near(self.table, key);
+        let copied = self.copied(copy).await?;
         let catalog = &*copied.0;
         let new = match change {
             Change::Write(value, _) => points(catalog, key, value),
@@ -157,7 +158,7 @@ impl<O: Objects> Indexes<'_, O> {
             Change::Remove => client::Change::Remove,
         };
         let changed = (key, planned, version);
-        let tried = self.commit_change(changed, &edits, copied.1).await?;
+        let tried = self.commit_change(changed, &edits, (copy, copied.1)).await?;
         if let Tried::Done(_) = tried {
             for (index, start) in edits.small(most) {
                 // The change is made: a small leaf takes a little memory at worst.
@@ -184,14 +185,15 @@ impl<O: Objects> Indexes<'_, O> {
         Ok(Tried::Again)
     }
 
-    /// Commits a change of an object of this version, with the leaves that change with it.
+    /// Commits a change of an object of this version, with the leaves that change with it, if the
+    /// catalog still has this version in a copy.
     async fn commit_change(
         &self,
         (key, change, version): (&[u8], client::Change<'_>, Version),
         edits: &Edits,
-        catalog: Version,
+        (copy, catalog): (u8, Version),
     ) -> Result<Tried, Error> {
-        let checked = catalog_key(self.copy());
+        let checked = catalog_key(copy);
         let object = TransactionPart { table: self.table, key, rules: unchanged(version), change };
         let parts: Vec<TransactionPart<'_>> = [object]
             .into_iter()

@@ -7,6 +7,7 @@
 //! A look-up that wants more objects than a leaf has reads the next leaves at the same time, as far
 //! as the client keeps their parent.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter;
 use core::ops::{Bound, RangeBounds};
@@ -136,15 +137,12 @@ impl<O: Objects> Indexes<'_, O> {
     }
 
     async fn try_to_look_up(&self, name: &str, range: &Range, most: usize) -> Result<Page, Error> {
-        let copied = self.catalog().await?;
-        let known = copied.0.find(name).is_ok_and(|index| index.is_ready);
-        let copied = if known {
-            copied
-        } else {
+        let mut catalog = self.catalog().await?;
+        if !catalog.find(name).is_ok_and(|index| index.is_ready) {
             self.objects.state(State::forget_catalog);
-            self.catalog().await?
-        };
-        let index = copied.0.find(name)?;
+            catalog = self.catalog().await?;
+        }
+        let index = catalog.find(name)?;
         if !index.is_ready {
             return Err(Error::Unready(name.into()));
         }
@@ -160,9 +158,10 @@ impl<O: Objects> Indexes<'_, O> {
         let starts = starts.iter().map(OwnedPoint::point);
         let starts: Vec<_> =
             iter::once(from).chain(starts).map(|point| (index.number, point)).collect();
-        let copy = catalog_key(self.copy());
-        let (leaves, seen) = self.leaves(&starts, &[(self.nodes, &copy)]).await?;
-        if !self.has_index(index.number, copied.1, seen.into_iter().next().flatten())? {
+        let copy = self.copy_near_leaf(index.number, from);
+        let (leaves, seen) = self.leaves(&starts, &[(self.nodes, &catalog_key(copy))]).await?;
+        let seen = seen.into_iter().next().flatten();
+        if !self.has_index(index.number, (&catalog, copy), seen)? {
             return Err(Error::NoIndex(name.into()));
         }
         let nodes = leaves.iter().map(Read::node).collect::<Result<Vec<_>, Error>>()?;
@@ -195,16 +194,22 @@ impl<O: Objects> Indexes<'_, O> {
         Ok(Page { found, rest })
     }
 
-    /// Returns true if the catalog still has an index. It was kept with this version, and is read
-    /// again with a leaf: no change keeps the nodes of an index that was dropped.
-    fn has_index(&self, number: u8, kept: Version, read: Option<Seen>) -> Result<bool, Error> {
+    /// Returns true if a catalog that has an index is still that of a copy, or the copy has the
+    /// index too. It was read with a leaf: no change keeps the nodes of an index that was dropped.
+    fn has_index(
+        &self,
+        number: u8,
+        (known, copy): (&Arc<Catalog>, u8),
+        read: Option<Seen>,
+    ) -> Result<bool, Error> {
         let Some((version, bytes)) = read else { return Ok(false) };
-        if version == kept {
+        let kept = self.objects.state(|state| state.copied(copy));
+        if kept.is_some_and(|(catalog, of)| of == version && Arc::ptr_eq(&catalog, known)) {
             return Ok(true);
         }
         let catalog = Catalog::parse(&bytes).ok_or(Error::Damaged)?;
         let has_index = catalog.numbered(number).is_some();
-        self.objects.state(|state| state.catalog = Some((catalog.into(), version)));
+        self.objects.state(|state| state.learn(copy, catalog, version));
         Ok(has_index)
     }
 }

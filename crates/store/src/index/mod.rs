@@ -94,6 +94,10 @@ pub trait Objects {
     /// Returns a random number.
     fn random(&self) -> u64;
 
+    /// Returns the index of the first of `among` that is on the server of an object, as far as the
+    /// client knows. What it says costs time at worst.
+    fn nearest(&self, of: (TableId, &[u8]), among: &[(TableId, &[u8])]) -> Option<usize>;
+
     /// Calls `f` with what the client keeps of the table's indexes. No operation runs meanwhile.
     fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R;
 }
@@ -129,6 +133,6 @@ impl<'o, O: Objects> Indexes<'o, O> {
     /// [`Error`].
     pub async fn list(&self) -> Result<Vec<Definition>, Error> {
         self.objects.state(State::forget_catalog);
-        Ok(self.catalog().await?.0.indexes.clone())
+        Ok(self.catalog().await?.indexes.clone())
     }
 }

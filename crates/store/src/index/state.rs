@@ -12,8 +12,8 @@ use super::definition::{Catalog, Definition};
 use super::node::{Node, OwnedPoint, Point};
 use crate::types::Version;
 
-/// The number of copies of the catalog. Each client checks one of them, so that they share the
-/// load.
+/// The number of copies of the catalog. Each change checks one of them, so that they share the
+/// load, and so that one is near: on the server of the object that changes, mostly.
 pub(super) const COPIES: u8 = 8;
 /// The most nodes that a client keeps, of [`super::NODE_BYTES`] usually.
 const MOST: usize = 4096;
@@ -27,23 +27,50 @@ pub(super) const ROOT: u64 = 0;
 /// The place of a node: the number of its index, and its id.
 pub(super) type NodeId = (u8, u64);
 
-/// The catalog, with its version in the copy that the client uses; version 0 if that does not
-/// exist.
+/// The catalog, with its version in one of the copies; version 0 if that does not exist.
 pub(super) type Copied = (Arc<Catalog>, Version);
 
 /// The state that a client keeps of the indexes of a table.
 #[derive(Debug, Default)]
 pub struct State {
-    /// The copy of the catalog that the client uses.
+    /// The copy of the catalog that the client uses if none is near.
     pub(super) copy: Option<u8>,
-    pub(super) catalog: Option<Copied>,
+    catalog: Option<Arc<Catalog>>,
+    /// The versions of the copies that had this catalog when the client has read them.
+    versions: [Option<Version>; COPIES as usize],
     nodes: HashMap<NodeId, Arc<Vec<u8>>>,
 }
 
 impl State {
+    /// Returns the catalog, if the client keeps it.
+    pub(super) fn catalog(&self) -> Option<Arc<Catalog>> {
+        self.catalog.clone()
+    }
+
+    /// Returns the catalog with its version in this copy, if the client has read that.
+    pub(super) fn copied(&self, copy: u8) -> Option<Copied> {
+        Some((self.catalog()?, self.versions[usize::from(copy)]?))
+    }
+
+    /// Keeps a catalog that has this version in a copy. The versions of other copies count only if
+    /// they had the same.
+    pub(super) fn learn(&mut self, copy: u8, catalog: Catalog, version: Version) -> Copied {
+        if self.catalog.as_deref() != Some(&catalog) {
+            self.forget_catalog();
+        }
+        self.versions[usize::from(copy)] = Some(version);
+        (Arc::clone(self.catalog.get_or_insert_with(|| catalog.into())), version)
+    }
+
     /// Forgets the catalog, so that it is read again.
     pub(super) fn forget_catalog(&mut self) {
-        self.catalog = None;
+        self.take_catalog();
+    }
+
+    /// Forgets the catalog, and returns it.
+    pub(super) fn take_catalog(&mut self) -> Option<Arc<Catalog>> {
+        self.versions = [None; COPIES as usize];
+        self.catalog.take()
     }
 
     pub(super) fn node(&self, id: NodeId) -> Option<Arc<Vec<u8>>> {

@@ -139,6 +139,11 @@ impl Objects for Fake {
         self.rng.borrow_mut().below(u64::MAX)
     }
 
+    fn nearest(&self, _: (TableId, &[u8]), among: &[(TableId, &[u8])]) -> Option<usize> {
+        let mut rng = self.rng.borrow_mut();
+        rng.chance(300_000).then(|| rng.below(among.len() as u64) as usize)
+    }
+
     fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         f(&mut self.state.borrow_mut())
     }

@@ -9,7 +9,9 @@
 //! the nodes that it changes are as they were read.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::array;
 
 use super::definition::Catalog;
 use super::error::Error;
@@ -67,8 +69,8 @@ pub(super) fn catalog_key(copy: u8) -> [u8; 2] {
 }
 
 /// Returns the error of an index that does not exist, by its name in the catalog that was kept.
-fn no_index(kept: Option<Copied>, number: u8) -> Error {
-    let name = kept.and_then(|(catalog, _)| Some(catalog.numbered(number)?.name.clone()));
+fn no_index(kept: Option<Arc<Catalog>>, number: u8) -> Error {
+    let name = kept.and_then(|catalog| Some(catalog.numbered(number)?.name.clone()));
     Error::NoIndex(name.unwrap_or_default())
 }
 
@@ -113,6 +115,13 @@ impl<'p> Way<'p> {
         (self.index, self.at)
     }
 
+    /// Goes past the nodes that the client keeps.
+    fn descend(&mut self, state: &State) {
+        while let Some(bytes) = state.node(self.id())
+            && Node::known(&bytes).is_some_and(|node| self.pass(&node))
+        {}
+    }
+
     /// Goes to the child of a node above the leaves. Returns false if the node is not on the way.
     fn pass(&mut self, node: &Node<'_>) -> bool {
         if !node.contains(self.point) || node.level >= self.level {
@@ -134,24 +143,49 @@ impl<'p> Way<'p> {
 
 impl<O: Objects> Indexes<'_, O> {
     /// Returns the catalog, as the client keeps it or as it is.
-    pub(super) async fn catalog(&self) -> Result<Copied, Error> {
-        if let Some(copied) = self.objects.state(|state| state.catalog.clone()) {
-            return Ok(copied);
+    pub(super) async fn catalog(&self) -> Result<Arc<Catalog>, Error> {
+        match self.objects.state(|state| state.catalog()) {
+            Some(catalog) => Ok(catalog),
+            None => Ok(self.copied(self.copy()).await?.0),
         }
-        let copy = self.copy();
-        let read = self.objects.read(&[(self.nodes, &catalog_key(copy))]).await?;
-        let copied = match read.first() {
-            Some(Some((version, bytes))) => {
-                (Catalog::parse(bytes).ok_or(Error::Damaged)?.into(), *version)
-            }
-            _ => Copied::default(),
-        };
-        self.objects.state(|state| state.catalog = Some(copied.clone()));
-        Ok(copied)
     }
 
-    /// Returns the copy of the catalog that the client uses.
-    pub(super) fn copy(&self) -> u8 {
+    /// Returns the catalog with its version in a copy, as the client keeps them or as they are.
+    pub(super) async fn copied(&self, copy: u8) -> Result<Copied, Error> {
+        if let Some(copied) = self.objects.state(|state| state.copied(copy)) {
+            return Ok(copied);
+        }
+        let read = self.objects.read(&[(self.nodes, &catalog_key(copy))]).await?;
+        let (catalog, version) = match read.first() {
+            Some(Some((version, bytes))) => {
+                (Catalog::parse(bytes).ok_or(Error::Damaged)?, *version)
+            }
+            _ => (Catalog::default(), Version(0)),
+        };
+        Ok(self.objects.state(|state| state.learn(copy, catalog, version)))
+    }
+
+    /// Returns a copy of the catalog on the server that has an object, or the one that the client
+    /// uses otherwise.
+    pub(super) fn copy_near(&self, table: TableId, key: &[u8]) -> u8 {
+        // Clients begin with different copies, so that those of a server share the load.
+        let first = self.copy();
+        let copy = |i: usize| (first + i as u8) % COPIES;
+        let keys: [[u8; 2]; COPIES as usize] = array::from_fn(|i| catalog_key(copy(i)));
+        let all = keys.each_ref().map(|key| (self.nodes, &key[..]));
+        self.objects.nearest((table, key), &all).map_or(first, copy)
+    }
+
+    /// Returns a copy of the catalog on the server that has the leaf of a point, as far as the
+    /// client knows the leaf.
+    pub(super) fn copy_near_leaf(&self, index: u8, point: Point<'_>) -> u8 {
+        let mut way = Way::new(index, point);
+        self.objects.state(|state| way.descend(state));
+        self.copy_near(self.nodes, &node_key(way.id()))
+    }
+
+    /// Returns the copy of the catalog that the client uses if none is near.
+    fn copy(&self) -> u8 {
         if let Some(copy) = self.objects.state(|state| state.copy) {
             return copy;
         }
@@ -171,12 +205,8 @@ impl<O: Objects> Indexes<'_, O> {
         let mut tries = 0;
         loop {
             self.objects.state(|state| {
-                for way in ways.iter_mut().filter(|way| way.leaf.is_none()) {
-                    while let Some(bytes) = state.node(way.id())
-                        && Node::known(&bytes).is_some_and(|node| way.pass(&node))
-                    {
-                    }
-                }
+                let unread = ways.iter_mut().filter(|way| way.leaf.is_none());
+                unread.for_each(|way| way.descend(state));
             });
             let ids: Vec<NodeId> =
                 ways.iter().filter(|way| way.leaf.is_none()).map(Way::id).collect();
@@ -205,8 +235,8 @@ impl<O: Objects> Indexes<'_, O> {
     /// Checks that the indexes of ways that have no leaf yet exist. The root of a dropped index may
     /// be left when nodes below it are gone.
     async fn check_indexes(&self, ways: &[Way<'_>]) -> Result<(), Error> {
-        let kept = self.objects.state(|state| state.catalog.take());
-        let (catalog, _) = self.catalog().await?;
+        let kept = self.objects.state(State::take_catalog);
+        let catalog = self.catalog().await?;
         let mut numbers = ways.iter().filter(|way| way.leaf.is_none()).map(|way| way.index);
         let Some(gone) = numbers.find(|&number| catalog.numbered(number).is_none()) else {
             return Ok(());
@@ -219,7 +249,7 @@ impl<O: Objects> Indexes<'_, O> {
         let Some((version, bytes)) = read else {
             if way.at == ROOT {
                 // The index was dropped, unless the catalog is out of date.
-                let kept = self.objects.state(|state| state.catalog.take());
+                let kept = self.objects.state(State::take_catalog);
                 return Err(no_index(kept, way.index));
             }
             self.objects.state(|state| way.again(state));

@@ -288,6 +288,11 @@ impl Objects for Task {
         self.shared.rng.borrow_mut().u64()
     }
 
+    fn nearest(&self, _: (TableId, &[u8]), among: &[(TableId, &[u8])]) -> Option<usize> {
+        let mut rng = self.shared.rng.borrow_mut();
+        rng.chance(500_000).then(|| rng.below(among.len() as u64) as usize)
+    }
+
     fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         f(&mut self.shared.state.borrow_mut())
     }
