@@ -215,7 +215,7 @@ mod tests {
             server: ServerId { index, generation: 1 },
             state,
             tablets: 2,
-            usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
+            usage: Usage::default(),
             replicas: 2,
             durability: Durability::Disk,
             site: sprat::kv::OwnedSite::default(),
