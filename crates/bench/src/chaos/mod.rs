@@ -289,6 +289,7 @@ fn start(
         replicas: options.replicas,
         durability: None,
         lease: options.lease,
+        rebalance: None,
         leaving: 0,
         directory: folder.filter(|_| options.directory.is_some()).map(Folder::path),
         state: None,

@@ -52,6 +52,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         hosts: Vec::new(),
         besides: Vec::new(),
         lease: LEASE,
+        rebalance: None,
         tracepoints: false,
         populate: false,
         scrub: None,

@@ -219,6 +219,7 @@ impl Local {
                 replicas,
                 durability,
                 lease: LEASE,
+                rebalance: None,
                 leaving: 0,
                 directory: self.directory(),
                 state: None,

@@ -97,6 +97,7 @@ fn one(
         hosts: Vec::new(),
         besides: Vec::new(),
         lease: LEASE,
+        rebalance: None,
         tracepoints: false,
         populate: true,
         scrub: None,

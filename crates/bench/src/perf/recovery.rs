@@ -88,6 +88,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         hosts: Vec::new(),
         besides: Vec::new(),
         lease: SHORT_LEASE,
+        rebalance: None,
         tracepoints: false,
         populate: true,
         scrub: None,

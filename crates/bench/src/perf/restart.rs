@@ -98,6 +98,7 @@ fn one(bench: &mut Bench, round: u16, size: usize) -> Result<Times, Fail> {
         hosts: Vec::new(),
         besides: Vec::new(),
         lease: LEASE,
+        rebalance: None,
         tracepoints: false,
         populate: false,
         scrub: None,

@@ -94,6 +94,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         hosts: Vec::new(),
         besides,
         lease: LEASE,
+        rebalance: None,
         tracepoints: false,
         populate: false,
         scrub: None,

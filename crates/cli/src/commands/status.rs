@@ -91,7 +91,7 @@ fn machine_text(
     let server = |server: &ServerInfo| {
         json!({
             "server": server.server.to_string(), "state": state_of(server),
-            "tablets": server.tablets, "control": server.control, "locators": server.data,
+            "tablets": server.tablets, "rate": server.rate, "control": server.control, "locators": server.data,
             "role": server.site.role.name(), "rack": server.site.rack, "blocked": server.blocked,
         })
     };
@@ -138,14 +138,14 @@ fn human_text(
     if !servers.is_empty() {
         let has_roles = servers.iter().any(|server| server.site.role != Role::Both);
         let has_racks = servers.iter().any(|server| !server.site.rack.is_empty());
-        let mut headings = vec!["server", "state", ">tablets"];
+        let mut headings = vec!["server", "state", ">tablets", ">accesses/s"];
         headings.extend(has_roles.then_some("role"));
         headings.extend(has_racks.then_some("rack"));
         headings.push("locator");
         let mut columns = Columns::new(&headings);
         for server in servers {
             let (id, state) = (server.server.to_string(), state_of(server).to_owned());
-            let mut cells = vec![id, state, server.tablets.to_string()];
+            let mut cells = vec![id, state, server.tablets.to_string(), server.rate.to_string()];
             cells.extend(has_roles.then(|| server.site.role.name().to_owned()));
             cells.extend(has_racks.then(|| server.site.rack.clone()));
             for locator in server.data.split(';') {
@@ -216,6 +216,7 @@ mod tests {
             state,
             tablets: 2,
             usage: Usage::default(),
+            rate: 1200,
             replicas: 2,
             durability: Durability::Disk,
             site: sprat::kv::OwnedSite::default(),
@@ -234,6 +235,7 @@ mod tests {
         assert_eq!((&object["serves"], &object["recovering"]), (&false.into(), &2.into()));
         assert_eq!(object["servers"][1]["state"], "blocked");
         assert_eq!(object["servers"][0]["blocked"], "");
+        assert_eq!(object["servers"][0]["rate"], 1200);
         assert_eq!((&object["replicas"], &object["durability"]), (&2.into(), &"disk".into()));
         assert_eq!(object["servers"][1]["blocked"], "no head");
         let text = human_text("c", &leader("c"), &servers, &tables, 2);

@@ -5,10 +5,12 @@
 //! block. A wrong answer, or an answer that data is lost, is an error in either case.
 
 use sprat_proto::Rng;
+use sprat_proto::node::machine::Machine as _;
 use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::store::Answer;
 use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
+use sprat_store::coordinator::Coordinator;
 
 use crate::replicas::{self, Audits};
 use crate::score::Score;
@@ -130,11 +132,21 @@ pub(crate) fn mild_fault(rng: &mut Rng) -> sprat_proto::fault::Fault {
     sprat_proto::fault::Fault { drop_ppm: fault.drop_ppm / 4, ..fault }
 }
 
-/// The number of crashes in a world and of repairs after them, and true if the budget held.
+/// The number of crashes in a world and of repairs after them, true if the budget held, and the hot
+/// ranges that the coordinator has moved since its last start.
 pub(crate) struct Run {
     pub(crate) crashes: u64,
     repairs: u64,
     pub(crate) held: bool,
+    pub(crate) hot_ranges: u64,
+}
+
+/// Returns the hot ranges that the coordinator of a world has moved since its last start.
+fn hot_ranges(world: &mut World<Score>) -> u64 {
+    let coordinator = world.state::<Coordinator>(0);
+    let counters = coordinator.map_or_else(Vec::new, |coordinator| coordinator.counters());
+    let of = |name| counters.iter().find(|(counter, _)| counter == name).map_or(0, |(_, n)| *n);
+    of("hot_ranges_moved").min(of("migrations_done"))
 }
 
 /// Runs a world in which servers crash within the budget.
@@ -150,6 +162,7 @@ pub(crate) fn run_crashing(
             budget.step(world, rng, audits);
         }
     });
+    let hot_ranges = hot_ranges(&mut world);
     // A server that is cut off learns after the faults that its lease has ended.
     let whole = repair(&mut world, shape);
     let held = budget.holds(&world);
@@ -159,7 +172,7 @@ pub(crate) fn run_crashing(
     } else {
         end_blocked(world, shape);
     }
-    Run { crashes: budget.crashes, repairs: budget.repairs, held }
+    Run { crashes: budget.crashes, repairs: budget.repairs, held, hot_ranges }
 }
 
 /// Returns a lossy wire or, in a third of the worlds, a lossless one: over it the coordinator
