@@ -164,13 +164,14 @@ impl Gap {
     }
 
     /// Returns true if a move of this part of the hottest server's load, of [`WHOLE`], makes the
-    /// higher load of both servers lower by a quarter of the gap at least. The move back never
-    /// does, so that a range that has moved stays, even if the rates are somewhat wrong.
+    /// higher load of both servers lower by an eighth of the gap at least. The target then has at
+    /// most as much more than the source as a half of the gap was: the move back never makes
+    /// anything lower, even if the rates are somewhat wrong.
     #[must_use]
     pub fn narrows(&self, part: u16) -> bool {
         let heat = u128::from(self.hot.rate) * u128::from(part) / u128::from(WHOLE);
-        let (width, margin) = (u128::from(self.width()), u128::from(self.width() / 4));
-        heat > margin && heat + margin < width
+        let width = u128::from(self.width());
+        heat * 8 > width && heat * 4 < width * 3
     }
 }
 

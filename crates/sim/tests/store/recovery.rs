@@ -20,6 +20,8 @@ use crate::{Shape, any_chaos, any_fault, check, finish, replicated, run, world};
 pub(crate) const STEP_NS: u64 = 20 * MS;
 /// The most steps in which the users start their operations.
 const MOST_STEPS: u32 = 3_000;
+/// The probability that servers crash in a step while the budget allows it, in parts per million.
+const CRASH_PPM: u32 = 50_000;
 /// The time in which all logs must be whole again, once no fault happens any more.
 const REPAIR_NS: u64 = 60 * SECOND;
 
@@ -28,6 +30,8 @@ struct Budget {
     /// The hosts of the servers.
     hosts: Vec<HostId>,
     replicas: usize,
+    /// The probability that servers crash in a step, in parts per million.
+    crash_ppm: u32,
     left: usize,
     crashes: u64,
     /// The number of times that all logs were whole again after a crash.
@@ -35,9 +39,9 @@ struct Budget {
 }
 
 impl Budget {
-    fn new(shape: &Shape) -> Self {
+    fn new(shape: &Shape, crash_ppm: u32) -> Self {
         let hosts = (1..=shape.masters).collect();
-        Self { hosts, replicas: shape.replicas, left: 0, crashes: 0, repairs: 0 }
+        Self { hosts, replicas: shape.replicas, crash_ppm, left: 0, crashes: 0, repairs: 0 }
     }
 
     /// Returns true if no server has stopped because its lease had ended. Its replicas are gone
@@ -53,7 +57,7 @@ impl Budget {
             self.left = self.replicas;
             replicas::audit(world, &self.hosts, self.replicas, true, audits);
         }
-        if self.left == 0 || !rng.chance(50_000) {
+        if self.left == 0 || !rng.chance(self.crash_ppm) {
             return;
         }
         for _ in 0..1 + rng.below(self.left as u64) {
@@ -151,12 +155,24 @@ fn hot_ranges(world: &mut World<Score>) -> u64 {
 
 /// Runs a world in which servers crash within the budget.
 pub(crate) fn run_crashing(
-    mut world: World<Score>,
+    world: World<Score>,
     rng: &mut Rng,
     shape: &Shape,
     audits: &mut Audits,
 ) -> Run {
-    let mut budget = Budget::new(shape);
+    run_crashing_at(world, rng, shape, audits, CRASH_PPM)
+}
+
+/// Runs a world in which servers crash within the budget, with this probability in a step, in parts
+/// per million.
+pub(crate) fn run_crashing_at(
+    mut world: World<Score>,
+    rng: &mut Rng,
+    shape: &Shape,
+    audits: &mut Audits,
+    crash_ppm: u32,
+) -> Run {
+    let mut budget = Budget::new(shape, crash_ppm);
     run_steps(&mut world, |world| {
         if budget.holds(world) {
             budget.step(world, rng, audits);
