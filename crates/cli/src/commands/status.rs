@@ -91,7 +91,8 @@ fn machine_text(
     let server = |server: &ServerInfo| {
         json!({
             "server": server.server.to_string(), "state": state_of(server),
-            "tablets": server.tablets, "rate": server.rate, "control": server.control, "locators": server.data,
+            "tablets": server.tablets, "rate": server.rate,
+            "control": server.control, "locators": server.data,
             "role": server.site.role.name(), "rack": server.site.rack, "blocked": server.blocked,
         })
     };

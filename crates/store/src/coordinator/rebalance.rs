@@ -4,8 +4,8 @@
 //! ```text
 //!  each Config::rebalance_ns, if nothing moves or is recovered:
 //!    a server lacks more than half of its share of a table ─► the first move of a plan for it
-//!    else the rates of all masters ─► a gap ─► HotRange to the hottest ─► Hot: a range and its part
-//!      of the load ─► a migration to the least loaded, if that narrows the gap
+//!    else the rates of all masters ─► a gap ─► HotRange to the hottest ─► Hot: a range and its
+//!      part of the load ─► a migration to the least loaded, if that narrows the gap
 //! ```
 //!
 //! Invariants: it begins one migration at a time, and none while a server has not renewed its lease

@@ -76,10 +76,10 @@ impl Heat {
     }
 }
 
-/// Returns the range within one of `tablets`, which are sorted, whose part of the samples is nearest
-/// to `wanted` of [`WHOLE`]. Of ranges that are as near as samples can tell, one that is much
-/// narrower is better, for it has less to move, then one that leaves fewer tablets. The part is 0 if
-/// fewer than [`LEAST`] of the samples are in the tablets.
+/// Returns the range within one of `tablets`, which are sorted, whose part of the samples is
+/// nearest to `wanted` of [`WHOLE`]. Of ranges that are as near as samples can tell, one that is
+/// much narrower is better, for it has less to move, then one that leaves fewer tablets. The part
+/// is 0 if fewer than [`LEAST`] of the samples are in the tablets.
 pub(crate) fn hot_range(
     samples: &[Sample],
     tablets: impl Iterator<Item = Tablet>,

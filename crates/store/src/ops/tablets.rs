@@ -1,5 +1,5 @@
-//! The operations by which a master takes, drops and recovers tablets, and names hot ranges of them,
-//! by order of the coordinator.
+//! The operations by which a master takes, drops and recovers tablets, and finds hot ranges of
+//! them, by order of the coordinator.
 //!
 //! [`control`] and [`crate::message::recovery`] have the formats: the orders are control messages.
 
