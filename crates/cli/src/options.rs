@@ -225,6 +225,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_search_for_moves_takes_seconds() {
+        assert_eq!(rebalance(REBALANCE), Ok(Duration::from_secs(2)));
+        assert_eq!(rebalance("0.5"), Ok(Duration::from_millis(500)));
+        assert!(
+            rebalance("0").is_err() && rebalance("NaN").is_err() && rebalance("often").is_err()
+        );
+    }
+
+    #[test]
     fn limits_are_binary() {
         for (text, bytes) in [
             ("4096", 4096),
