@@ -77,6 +77,8 @@ pub struct Plan<'p> {
     pub durability: Option<Durability>,
     /// Term of the servers' leases.
     pub lease: Duration,
+    /// The coordinators' option `--rebalance`. `None`: nothing moves by itself.
+    pub rebalance: Option<Duration>,
     /// Directory of the replicas and of the coordinator's state: the next cluster with it has all
     /// objects. `None` keeps the replicas in memory.
     pub directory: Option<&'p Path>,
@@ -140,6 +142,7 @@ impl<'p> Plan<'p> {
             replicas: 0,
             durability: None,
             lease: LEASE,
+            rebalance: None,
             directory: None,
             state: None,
             etcd: None,
@@ -316,6 +319,7 @@ impl Cluster {
         let mut args = vec!["coordinator", "-C", locator, "--lease", &lease, "--state", state];
         args.extend(plan.is_beyond_loopback().then_some(INSECURE));
         let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();
+        args.extend(plan.rebalance.map(|each| format!("--rebalance={}", each.as_secs_f64())));
         args.extend(plan.served(index - 1));
         let name = match plan.etcd {
             Some(_) => format!("coordinator {index}"),

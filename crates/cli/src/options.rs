@@ -145,6 +145,17 @@ pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.1 to 60".to_owned())
 }
 
+/// The seconds between two searches for a part of a table that has to move, unless the option says
+/// otherwise.
+pub(crate) const REBALANCE: &str = "2";
+
+/// Parses the time between two searches for a part of a table that has to move, in seconds.
+pub(crate) fn rebalance(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s| (0.1..=86_400.0).contains(s));
+    let seconds = seconds.map(Duration::from_secs_f64);
+    seconds.ok_or_else(|| "expected seconds from 0.1 to 86400".to_owned())
+}
+
 /// The days in which a server verifies all its replicas. `None`: it verifies none.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Scrub(Option<f64>);
@@ -275,6 +286,15 @@ pub(crate) fn cluster_name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_search_for_moves_takes_seconds() {
+        assert_eq!(rebalance(REBALANCE), Ok(Duration::from_secs(2)));
+        assert_eq!(rebalance("0.5"), Ok(Duration::from_millis(500)));
+        assert!(
+            rebalance("0").is_err() && rebalance("NaN").is_err() && rebalance("often").is_err()
+        );
+    }
 
     #[test]
     fn limits_are_binary() {

@@ -7,8 +7,8 @@ use libfuzzer_sys::fuzz_target;
 use sprat_store::message::control::{self, *};
 use sprat_store::message::damage::*;
 use sprat_store::message::migration::{
-    FindTablet, Found, ListMigrations, MergeTablets, Migrate, MigrationPage, MoveTablet, Moving,
-    Page, PullTablet, SplitTablet,
+    FindTablet, Found, Hot, HotRange, ListMigrations, MergeTablets, Migrate, MigrationPage,
+    MoveTablet, Moving, Page, PullTablet, SplitTablet,
 };
 use sprat_store::message::recovery::*;
 use sprat_store::message::ring::*;
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded
         ReplicaDamaged OpenRing);
     same!(bytes, SplitTablet MergeTablets MoveTablet ListMigrations Migrate PullTablet FindTablet);
-    same!(bytes, FindOwner Resolve);
+    same!(bytes, FindOwner Resolve HotRange);
     let _ = Page::parse(bytes);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
@@ -41,6 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
         same!(bytes, Leader Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
-            ReplicaPage Recovering Ring Moving MigrationPage Found Owner Resolved);
+            ReplicaPage Recovering Ring Moving MigrationPage Found Hot Owner
+            Resolved);
     }
 }

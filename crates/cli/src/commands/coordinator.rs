@@ -12,10 +12,7 @@ use sprat_bench::process::{self, StopSignals};
 use super::serve::{self, apart, listening};
 use crate::counters::catalogue::Part;
 use crate::log;
-use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, Served, lease};
-
-/// The time between two searches for a part of a table that has to move.
-const REBALANCE: Duration = Duration::from_secs(2);
+use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, REBALANCE, Served, lease, rebalance};
 
 /// Run a coordinator, which knows the tables and the servers.
 #[derive(Args, Debug)]
@@ -48,11 +45,18 @@ pub(crate) struct Coordinator {
     /// a network without a recovery.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
-    /// Move parts of tables by itself, so that all servers have equal shares of each: when a server
-    /// has joined, and when the tablets of one that ended were recovered. One part at a time moves,
-    /// while clients use it.
-    #[arg(long)]
-    rebalance: bool,
+    /// Move parts of tables by itself: a server that has joined gets an equal share of each table,
+    /// and hot ranges of keys go from a server with much load to the one with the least. One part
+    /// at a time moves, while clients use it. SECONDS is the time between two searches for a part,
+    /// 2 by default.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = REBALANCE,
+        value_parser = rebalance,
+    )]
+    rebalance: Option<Duration>,
     #[command(flatten)]
     served: Served,
 }
@@ -64,7 +68,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
     options.config.server_term_ns = args.lease.as_nanos() as u64;
-    options.config.rebalance_ns = if args.rebalance { REBALANCE.as_nanos() as u64 } else { 0 };
+    options.config.rebalance_ns = args.rebalance.map_or(0, |each| each.as_nanos() as u64);
     options.transports = Options::default().insecure_network(args.served.insecure_network);
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;

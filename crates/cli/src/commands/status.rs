@@ -119,7 +119,8 @@ fn machine_text(
     let server = |(server, process): (&ServerInfo, usize)| {
         json!({
             "server": server.server.to_string(), "state": state_of(server),
-            "tablets": server.tablets, "control": server.control, "locators": server.data,
+            "tablets": server.tablets, "rate": server.rate,
+            "control": server.control, "locators": server.data,
             "role": server.site.role.name(), "rack": server.site.rack, "blocked": server.blocked,
             "process": process, "shard": server.site.shard,
         })
@@ -169,7 +170,7 @@ fn human_text(
         let has_roles = servers.iter().any(|server| server.site.role != Role::Both);
         let has_racks = servers.iter().any(|server| !server.site.rack.is_empty());
         let has_shards = servers.iter().any(|server| server.site.process != 0);
-        let mut headings = vec!["server", "state", ">tablets"];
+        let mut headings = vec!["server", "state", ">tablets", ">accesses/s"];
         headings.extend(has_shards.then_some([">process", ">shard"]).into_iter().flatten());
         headings.extend(has_roles.then_some("role"));
         headings.extend(has_racks.then_some("rack"));
@@ -179,7 +180,7 @@ fn human_text(
         all.sort_by_key(|(process, server)| (*process, server.site.shard));
         for (process, server) in all {
             let (id, state) = (server.server.to_string(), state_of(server).to_owned());
-            let mut cells = vec![id, state, server.tablets.to_string()];
+            let mut cells = vec![id, state, server.tablets.to_string(), server.rate.to_string()];
             let shard = [process.to_string(), server.site.shard.to_string()];
             cells.extend(has_shards.then_some(shard).into_iter().flatten());
             cells.extend(has_roles.then(|| server.site.role.name().to_owned()));
@@ -250,7 +251,8 @@ mod tests {
             server: ServerId { index, generation: 1 },
             state,
             tablets: 2,
-            usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
+            usage: Usage::default(),
+            rate: 1200,
             replicas: 2,
             durability: Durability::Disk,
             site: OwnedSite::default(),
@@ -288,6 +290,7 @@ mod tests {
         assert_eq!((&object["serves"], &object["recovering"]), (&false.into(), &2.into()));
         assert_eq!(object["servers"][1]["state"], "blocked");
         assert_eq!(object["servers"][0]["blocked"], "");
+        assert_eq!(object["servers"][0]["rate"], 1200);
         assert_eq!((&object["replicas"], &object["durability"]), (&2.into(), &"disk".into()));
         assert_eq!(object["servers"][1]["blocked"], "no head");
         let text = human_text("c", &leader("c"), &servers, &tables, 2);

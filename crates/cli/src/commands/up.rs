@@ -21,8 +21,8 @@ mod directory;
 
 use crate::log::Format;
 use crate::options::{
-    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, Scrub, cluster_name, cores,
-    durability, durability_of, lease, scrub, server_memory,
+    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, REBALANCE, Scrub, cluster_name,
+    cores, durability, durability_of, lease, rebalance, scrub, server_memory,
 };
 
 /// The most servers of a cluster on this machine.
@@ -50,6 +50,7 @@ const ANSWER: Duration = Duration::from_millis(500);
   sprat up --servers 1 --memory 4G        one server with 4 GiB; the disk has the only copy
   sprat up --dir books                    three servers that keep their objects in ./books
   sprat up --ephemeral                    three servers that keep nothing
+  sprat up --rebalance                    hot ranges of keys move to servers with less load
   sprat up --name test --port 9000        a second cluster beside the first; then:
   export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000
   sprat up -L fast+packet:dev=eth0,host=192.0.2.50,port=7000
@@ -119,6 +120,17 @@ pub(crate) struct Up {
     /// a network without a recovery.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
+    /// Let the coordinator move parts of tables by itself: a server that has joined gets an equal
+    /// share of each table, and hot ranges of keys go from a server with much load to the one with
+    /// the least. SECONDS is the time between two searches for a part, 2 by default.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = REBALANCE,
+        value_parser = rebalance,
+    )]
+    rebalance: Option<Duration>,
     /// Verify each replica in --dir once in this many days, or in a part of a day, on the disk
     /// itself. A damaged one is replaced. That takes at most 2 % of the disk's time. With off,
     /// damage is found when a server starts after a loss of power, and when a recovery reads it.
@@ -213,6 +225,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         replicas,
         durability: Some(durability),
         lease: args.lease,
+        rebalance: args.rebalance,
         directory: directory.as_deref(),
         state: args.state.as_deref(),
         besides,

@@ -3,6 +3,7 @@
 
 mod damage;
 mod draw;
+mod heat;
 mod indexes;
 mod known;
 mod leaders;
@@ -77,6 +78,8 @@ struct Shape {
     /// The time in nanoseconds between two searches of the coordinator for a part of a table that
     /// has to move; 0: it moves none.
     rebalance_ns: u64,
+    /// The accesses to objects in a second from which on a server counts as hot.
+    hot_rate: u64,
 }
 
 impl Default for Shape {
@@ -109,6 +112,7 @@ impl Default for Shape {
             scrub_ns: 0,
             server_term_ns: 300 * MS,
             rebalance_ns: 0,
+            hot_rate: u64::MAX,
         }
     }
 }
@@ -135,6 +139,7 @@ fn coordinator_config(shape: &Shape) -> coordinator::Config {
     coordinator::Config {
         server_term_ns: shape.server_term_ns,
         rebalance_ns: shape.rebalance_ns,
+        hot_rate: shape.hot_rate,
         server_margin_ns: 10 * MS,
         server_grace_ns: 90 * MS,
         client_term_ns: 2 * SECOND,

@@ -5,10 +5,12 @@
 //! block. A wrong answer, or an answer that data is lost, is an error in either case.
 
 use sprat_proto::Rng;
+use sprat_proto::node::machine::Machine as _;
 use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::store::Answer;
 use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
+use sprat_store::coordinator::Coordinator;
 
 use crate::replicas::{self, Audits};
 use crate::score::Score;
@@ -18,6 +20,8 @@ use crate::{Shape, any_chaos, any_fault, check, finish, replicated, run, world};
 pub(crate) const STEP_NS: u64 = 20 * MS;
 /// The most steps in which the users start their operations.
 const MOST_STEPS: u32 = 3_000;
+/// The probability that servers crash in a step while the budget allows it, in parts per million.
+const CRASH_PPM: u32 = 50_000;
 /// The time in which all logs must be whole again, once no fault happens any more.
 const REPAIR_NS: u64 = 60 * SECOND;
 
@@ -26,6 +30,8 @@ struct Budget {
     /// The hosts of the servers.
     hosts: Vec<HostId>,
     replicas: usize,
+    /// The probability that servers crash in a step, in parts per million.
+    crash_ppm: u32,
     left: usize,
     crashes: u64,
     /// The number of times that all logs were whole again after a crash.
@@ -33,9 +39,9 @@ struct Budget {
 }
 
 impl Budget {
-    fn new(shape: &Shape) -> Self {
+    fn new(shape: &Shape, crash_ppm: u32) -> Self {
         let hosts = (1..=shape.masters).collect();
-        Self { hosts, replicas: shape.replicas, left: 0, crashes: 0, repairs: 0 }
+        Self { hosts, replicas: shape.replicas, crash_ppm, left: 0, crashes: 0, repairs: 0 }
     }
 
     /// Returns true if no server has stopped because its lease had ended. Its replicas are gone
@@ -51,7 +57,7 @@ impl Budget {
             self.left = self.replicas;
             replicas::audit(world, &self.hosts, self.replicas, true, audits);
         }
-        if self.left == 0 || !rng.chance(50_000) {
+        if self.left == 0 || !rng.chance(self.crash_ppm) {
             return;
         }
         for _ in 0..1 + rng.below(self.left as u64) {
@@ -130,26 +136,49 @@ pub(crate) fn mild_fault(rng: &mut Rng) -> sprat_proto::fault::Fault {
     sprat_proto::fault::Fault { drop_ppm: fault.drop_ppm / 4, ..fault }
 }
 
-/// The number of crashes in a world and of repairs after them, and true if the budget held.
+/// The number of crashes in a world and of repairs after them, true if the budget held, and the hot
+/// ranges that the coordinator has moved since its last start.
 pub(crate) struct Run {
     pub(crate) crashes: u64,
     repairs: u64,
     pub(crate) held: bool,
+    pub(crate) hot_ranges: u64,
+}
+
+/// Returns the hot ranges that the coordinator of a world has moved since its last start.
+fn hot_ranges(world: &mut World<Score>) -> u64 {
+    let coordinator = world.state::<Coordinator>(0);
+    let counters = coordinator.map_or_else(Vec::new, |coordinator| coordinator.counters());
+    let of = |name| counters.iter().find(|(counter, _)| counter == name).map_or(0, |(_, n)| *n);
+    of("hot_ranges_moved").min(of("migrations_done"))
 }
 
 /// Runs a world in which servers crash within the budget.
 pub(crate) fn run_crashing(
-    mut world: World<Score>,
+    world: World<Score>,
     rng: &mut Rng,
     shape: &Shape,
     audits: &mut Audits,
 ) -> Run {
-    let mut budget = Budget::new(shape);
+    run_crashing_at(world, rng, shape, audits, CRASH_PPM)
+}
+
+/// Runs a world in which servers crash within the budget, with this probability in a step, in parts
+/// per million.
+pub(crate) fn run_crashing_at(
+    mut world: World<Score>,
+    rng: &mut Rng,
+    shape: &Shape,
+    audits: &mut Audits,
+    crash_ppm: u32,
+) -> Run {
+    let mut budget = Budget::new(shape, crash_ppm);
     run_steps(&mut world, |world| {
         if budget.holds(world) {
             budget.step(world, rng, audits);
         }
     });
+    let hot_ranges = hot_ranges(&mut world);
     // A server that is cut off learns after the faults that its lease has ended.
     let whole = repair(&mut world, shape);
     let held = budget.holds(&world);
@@ -159,7 +188,7 @@ pub(crate) fn run_crashing(
     } else {
         end_blocked(world, shape);
     }
-    Run { crashes: budget.crashes, repairs: budget.repairs, held }
+    Run { crashes: budget.crashes, repairs: budget.repairs, held, hot_ranges }
 }
 
 /// Returns a lossy wire or, in a third of the worlds, a lossless one: over it the coordinator

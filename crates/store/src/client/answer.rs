@@ -348,8 +348,10 @@ pub struct ServerInfo {
     pub state: ServerState,
     /// The number of tablets that the server owns.
     pub tablets: u32,
-    /// The memory usage that the server reported last.
+    /// The usage that the server reported last.
     pub usage: Usage,
+    /// The accesses to the server's objects in a second, between its last two renewals.
+    pub rate: u64,
     /// The number of replicas of each of the server's objects.
     pub replicas: u8,
     /// The time at which the server acknowledges a change.

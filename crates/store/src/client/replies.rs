@@ -214,6 +214,7 @@ impl Client {
             state: row.state,
             tablets: row.tablets,
             usage: row.usage.clone(),
+            rate: row.rate,
             replicas: row.replicas,
             durability: row.durability,
             site: row.site.to_owned(),

@@ -55,6 +55,8 @@ catalogue! {
     migrations_done Total Tablets = migrations.1,
         "Parts of tables that have moved to another server.";
     migrations_failed Total Tablets = migrations.2, "Migrations that were given up.";
+    hot_ranges_moved Total Tablets = coordinator.heat.moves,
+        "Parts of tables that began to move because their server had much more load than others.";
 }
 
 /// Returns the number of servers in this place.

@@ -94,6 +94,7 @@ impl Machine for Coordinator {
         self.notice(now);
         let is_taken = self.recovery_called(now, tag, &result)
             || self.migration_called(now, tag, &result)
+            || self.heat_called(tag, &result)
             || self.pinged(tag, &result);
         if !is_taken {
             self.called(now, tag, result);
@@ -114,6 +115,7 @@ impl Machine for Coordinator {
             || !self.tables.ready.is_empty()
             || self.recoveries.has_output()
             || self.migrations.has_output()
+            || self.heat.ready().is_some()
             || self.has_pings()
     }
 
@@ -123,6 +125,7 @@ impl Machine for Coordinator {
         }
         let call = self.next_call(now).or_else(|| self.next_recovery_call(now));
         let call = call.or_else(|| self.next_migration_call(now));
+        let call = call.or_else(|| self.next_heat_call(now));
         let call = call.or_else(|| self.next_ping(now));
         // The search for the next call may have moved a tablet, which must become durable.
         call.or_else(|| self.out.pop_front())

@@ -8,6 +8,7 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::Message;
 
 use super::durable::{Batch, Key, Place, Stage};
+use super::rate::Rate;
 use super::servers::{Reach, Slot};
 use super::state::{Coordinator, Otherwise};
 use super::table::Tablet;
@@ -97,7 +98,7 @@ impl Coordinator {
     fn add_server(&mut self, place: usize, request: &Enlist<'_>, until: Instant) -> ServerId {
         self.servers.superseded(request.control);
         let generation = self.servers.slots.get(place).map_or(0, |slot| slot.generation) + 1;
-        let usage = Usage { used_bytes: 0, capacity_bytes: request.capacity_bytes, objects: 0 };
+        let usage = Usage { capacity_bytes: request.capacity_bytes, ..Usage::default() };
         let slot = Slot {
             generation,
             place: Place::Up,
@@ -105,6 +106,7 @@ impl Coordinator {
             control: request.control.into(),
             data: request.data.into(),
             usage,
+            rate: Rate::default(),
             replicas: request.replicas,
             durability: request.durability,
             site: request.site.to_owned(),
@@ -145,6 +147,7 @@ impl Coordinator {
             );
         };
         (slot.until, slot.heard) = (until, true);
+        slot.rate.renewed(now, request.usage.accesses);
         slot.usage = request.usage;
         let list_version = self.servers.version();
         let (lease_ns, term) = (self.config.server_term_ns, self.cluster.incarnation);
@@ -440,6 +443,7 @@ impl Coordinator {
                 state,
                 tablets: slot.tablets,
                 usage: slot.usage.clone(),
+                rate: slot.rate.latest(),
                 replicas: slot.replicas,
                 durability: slot.durability,
                 site: slot.site.as_site(),

@@ -26,11 +26,13 @@
 mod candidate;
 mod counters;
 mod durable;
+mod heat;
 mod leases;
 mod machine;
 mod members;
 mod migration;
 mod migrations;
+mod rate;
 mod rebalance;
 mod recovery;
 mod restore;

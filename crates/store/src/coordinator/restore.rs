@@ -14,6 +14,7 @@ use sprat_proto::time::{MS, US};
 use sprat_proto::{Instant, Rng};
 
 use super::durable::{Batch, Key, Place, RestoreError};
+use super::heat::Heat;
 use super::leases::Leases;
 use super::migrations::Migrations;
 use super::recovery::Recoveries;
@@ -92,6 +93,8 @@ impl Coordinator {
             seen: now,
             next_check: now,
             next_rebalance: now,
+            filling: None,
+            heat: Heat::default(),
         };
         let mut batch = Batch::default();
         batch.put(Key::Cluster, &this.cluster);

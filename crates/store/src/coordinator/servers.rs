@@ -18,6 +18,7 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 
 use super::durable::{self, Place};
+use super::rate::Rate;
 use super::table::MANY_TABLETS;
 use crate::durability::Durability;
 use crate::message::control::{Enlist, Usage};
@@ -64,6 +65,7 @@ pub(super) struct Slot {
     pub(super) control: String,
     pub(super) data: String,
     pub(super) usage: Usage,
+    pub(super) rate: Rate,
     /// The number of replicas of each segment of the server's log.
     pub(super) replicas: u8,
     /// The time at which the server acknowledges a change.
@@ -119,7 +121,8 @@ impl Slot {
             nonce: record.nonce,
             control: record.control.into(),
             data: record.data.into(),
-            usage: Usage { used_bytes: 0, capacity_bytes: record.capacity_bytes, objects: 0 },
+            usage: Usage { capacity_bytes: record.capacity_bytes, ..Usage::default() },
+            rate: Rate::default(),
             replicas: record.replicas,
             durability: record.durability,
             site: record.site.to_owned(),

@@ -10,6 +10,7 @@ use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, Batch, Place};
+use super::heat::{HOT_RATE, Heat};
 use super::leases::Leases;
 use super::migrations::Migrations;
 use super::recovery::Recoveries;
@@ -58,9 +59,13 @@ pub struct Config {
     /// The most bytes of a crashed server's log that one master recovers at a time. A longer log
     /// is divided into several partitions for each master, which reads the log for each of them.
     pub max_share_bytes: u64,
-    /// The time between two searches for a part of a table that has to move so that all servers
-    /// have equal shares, in nanoseconds. 0: nothing moves by itself.
+    /// The time between two searches for a part of a table that has to move, in nanoseconds: so
+    /// that a server that has joined gets its share, or no server has much more load than others.
+    /// 0: nothing moves by itself.
     pub rebalance_ns: u64,
+    /// The accesses to objects in a second from which on a server counts as hot, so that a part of
+    /// its tables moves to a server with less load.
+    pub hot_rate: u64,
 }
 
 impl Default for Config {
@@ -82,6 +87,7 @@ impl Default for Config {
             min_share_bytes: 32 << 20,
             max_share_bytes: 4 << 30,
             rebalance_ns: 0,
+            hot_rate: HOT_RATE,
         }
     }
 }
@@ -167,6 +173,9 @@ pub struct Coordinator {
     pub(super) next_check: Instant,
     /// The time of the next search for a part of a table that has to move.
     pub(super) next_rebalance: Instant,
+    /// The table and the server that is getting its share of it.
+    pub(super) filling: Option<(u64, ServerId)>,
+    pub(super) heat: Heat,
 }
 
 impl Coordinator {
@@ -214,7 +223,8 @@ impl Coordinator {
 
     /// Returns the number of calls to masters that are in progress, apart from pings.
     pub(super) fn calls_in_progress(&self) -> usize {
-        self.tables.calls.len() + self.recoveries.calls() + self.migrations.calls()
+        let of_balance = self.heat.calls();
+        self.tables.calls.len() + self.recoveries.calls() + self.migrations.calls() + of_balance
     }
 
     /// Sends a change to the disk and returns its number.

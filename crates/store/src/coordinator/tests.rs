@@ -20,10 +20,11 @@ use crate::message::recovery::Recover;
 use crate::message::{Opcode, Status};
 use crate::objects::segment::SegmentId;
 use crate::site::{MAX_RACK, Role, Site};
-use crate::types::{HashKey, LeaseId, ServerId, TableId, Version};
+use crate::types::{HashKey, KeyHash, LeaseId, ServerId, TableId, Version};
 
 mod disk;
 mod heads;
+mod heat;
 mod leases;
 mod migrations;
 mod recovery;
@@ -42,6 +43,9 @@ struct Master {
     /// The durability of each table of which it took or recovered a tablet.
     durability: BTreeMap<TableId, TableDurability>,
     recoverer: recovery::Recoverer,
+    accesses: u64,
+    /// The last accesses to objects of the server, in a sample.
+    sample: Vec<(TableId, KeyHash)>,
 }
 
 /// A test's coordinator, its disk, and its masters by locator.
@@ -310,7 +314,8 @@ impl World {
 
     fn renew(&mut self, locator: &str) -> Result<Renewed, Status> {
         let server = self.masters[locator].id;
-        let usage = Usage { used_bytes: 1, capacity_bytes: 7, objects: 2 };
+        let accesses = self.masters[locator].accesses;
+        let usage = Usage { used_bytes: 1, capacity_bytes: 7, objects: 2, accesses };
         let cluster = self.coordinator.cluster();
         Renewed::parse(&self.answer(RenewServer { cluster, server, usage }.emit()))
     }
@@ -398,6 +403,7 @@ impl Master {
                 }
                 return self.recoverer.request(self.id, request);
             }
+            Ok(Opcode::HotRange) => return self.hot_range(request),
             _ => return self.recoverer.request(self.id, request),
         }
         done()
@@ -524,7 +530,7 @@ proptest! {
             let server = ServerId { index: a as u32, generation: b as u32 };
             let name = ["a", "b", "c", ""][a as usize];
             let (table, durability) = (TableId(a), TableDurability::ALL[usize::from(a == 1)]);
-            let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
+            let usage = Usage::default();
             let mut request = match rng.below(13) {
                 0 => {
                     let (capacity_bytes, data, replaces) = (b, name, server);

@@ -16,6 +16,7 @@ pub const REFUSED: &str = "refused_";
 /// The number of requests since the master's start, by kind and by refusal.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    pub(crate) accesses: u64,
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) removes: u64,
@@ -153,6 +154,8 @@ catalogue! {
     repeated Total Requests = counters.repeated,
         "Mutations that had been executed before and got the recorded outcome.";
     late Total Requests = counters.late, "Requests that came after their deadline.";
+    accesses Total Objects = counters.accesses,
+        "Objects that requests and parts of requests have read, changed or missed.";
     objects Level Objects = memory.table.len(), "Objects in memory.";
     tablets Level Tablets = memory.tablets.iter().count() as u64, "Tablets that are owned.";
     clients Level Clients = memory.results.clients() as u64,

@@ -182,6 +182,7 @@ impl Master {
                 used_bytes: log.live_bytes(),
                 capacity_bytes: log.capacity_bytes(),
                 objects: self.memory.table.len(),
+                accesses: self.counters.accesses,
             };
             let tag = self.tag();
             return self.membership.call(now, tag, usage);

@@ -23,6 +23,7 @@ mod damage;
 mod departure;
 mod gather;
 mod handover;
+pub(crate) mod heat;
 mod lag;
 mod leases;
 mod machine;

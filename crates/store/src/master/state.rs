@@ -16,6 +16,7 @@ use super::counters::{self, Counters};
 use super::damage::Reports;
 use super::departure::Departure;
 use super::gather::Gather;
+use super::heat::Heat;
 use super::lag::{Lag, Mark};
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
@@ -37,7 +38,7 @@ use crate::objects::memory::Memory;
 use crate::objects::segment::{Location, Position, SEGMENT_BYTES};
 use crate::objects::table::Place;
 use crate::site::OwnedSite;
-use crate::types::{ServerId, TableId, WallTime};
+use crate::types::{KeyHash, ServerId, TableId, WallTime};
 
 /// The most replies that wait for the log to become durable.
 pub(crate) const MAX_GATED: usize = 1 << 16;
@@ -159,6 +160,8 @@ pub struct Master {
     pub(crate) out: VecDeque<Output>,
     pub(crate) counters: Counters,
     pub(super) burst: Burst,
+    /// The sample of the accesses to objects.
+    pub(crate) heat: Heat,
     last_tag: u64,
     /// True if the master has background work.
     pub(crate) busy: bool,
@@ -237,6 +240,7 @@ impl Master {
             out,
             counters: Counters::default(),
             burst: Burst::default(),
+            heat: Heat::new(rng.fork()),
             last_tag: 0,
             busy: false,
             requested: false,
@@ -344,6 +348,20 @@ impl Master {
         let message = core::mem::take(reply);
         self.gated.push_back(Gated { until: self.memory.log.tail(), caller, message });
         Replied::Later
+    }
+
+    /// Returns the hash of `key` in `table`, and counts an access to the object.
+    ///
+    /// # Errors
+    /// [`Status::UnknownTablet`] if the master does not own the object's tablet.
+    #[inline(always)]
+    pub(crate) fn locate(&mut self, table: TableId, key: &[u8]) -> Result<KeyHash, Status> {
+        let hash = self.memory.tablets.locate(table, key).ok_or(Status::UnknownTablet)?;
+        self.counters.accesses += 1;
+        if self.counters.accesses == self.heat.due {
+            self.heat.sample(&self.memory.tablets, table, hash);
+        }
+        Ok(hash)
     }
 
     /// Returns the end of the log before a mutation of an object of `table`, if the mutation does

@@ -26,6 +26,7 @@ use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Vers
 mod damage;
 mod durability;
 mod handover;
+mod heat;
 mod leases;
 mod memory;
 mod multi;

@@ -125,6 +125,7 @@ records! {
     }
 
     /// The usage that a server reports at each renewal.
+    #[derive(Default)]
     Usage {
         /// The bytes of the server's log that live entries take.
         used_bytes: u64,
@@ -132,6 +133,8 @@ records! {
         capacity_bytes: u64,
         /// The number of the server's objects.
         objects: u64,
+        /// The number of accesses to the server's objects since its start.
+        accesses: u64,
     }
 
     /// A server in the reply [`ServerPage`].
@@ -144,6 +147,8 @@ records! {
         tablets: u32,
         /// The usage that the server reported last.
         usage: Usage,
+        /// The accesses to the server's objects in a second, between its last two renewals.
+        rate: u64,
         /// The number of replicas of each segment of the server's log.
         replicas: u8,
         /// The time at which the server acknowledges a change.

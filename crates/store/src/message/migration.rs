@@ -3,6 +3,7 @@
 //! ```text
 //!      client ── SplitTablet, MergeTablets ─► coordinator  the map changes, no object moves
 //!             ── MoveTablet, ListMigrations ► coordinator
+//! coordinator ── HotRange ────► master       a range with a part of the master's load
 //! coordinator ── Migrate ─────► target       to take over the tablet, and to ask for progress
 //!      target ── PullTablet ──► source       page by page; the last ones close the tablet there
 //!             ── RecoveryEnded ► coordinator the tablet has another owner
@@ -26,6 +27,9 @@ pub const PAGE: SegmentId = SegmentId(1);
 /// The most pages of [`PullTablet`] that the target asks for ahead: a request for a page
 /// acknowledges the one that is this many pages before it, and all before that.
 pub const MOST_AHEAD: u64 = 8;
+
+/// The number that stands for all samples of a master in [`HotRange`] and [`Hot`].
+pub const WHOLE: u16 = 1024;
 
 choices! {
     pub,
@@ -170,6 +174,19 @@ requests! {
         close: bool,
     }
 
+    /// Asks a master for a range within one of its tablets that has a part of its load. The reply
+    /// is [`Hot`].
+    HotRange {
+        /// The id of the cluster whose coordinator asks.
+        cluster: u64,
+        /// The term of the coordinator that asks.
+        term: u64,
+        /// The master that the coordinator means.
+        server: ServerId,
+        /// The part of the master's accesses that the range should have, of [`WHOLE`].
+        wanted: u16,
+    }
+
     /// Asks the coordinator for the fate of a tablet that leaves this server. The reply is
     /// [`Found`].
     FindTablet {
@@ -201,6 +218,20 @@ replies! {
         more: bool,
         /// At most [`MAX_PAGE`](super::control::MAX_PAGE) migrations by number.
         migrations: Vec<Migration<'a>>,
+    }
+
+    /// The reply to [`HotRange`]: the range whose part of the master's accesses is nearest to the
+    /// wanted one. All fields are 0 if the master has too few samples of them.
+    #[derive(Default)]
+    Hot {
+        /// The table of the range.
+        table: TableId,
+        /// The first key hash of the range.
+        first: u64,
+        /// The last key hash of the range.
+        last: u64,
+        /// The range's part of the master's accesses, of [`WHOLE`], by a sample of them.
+        part: u16,
     }
 
     /// The reply to [`FindTablet`].

@@ -149,6 +149,8 @@ codes! {
         Ping = 131,
         /// The coordinator orders a master to take over a tablet from another one.
         Migrate = 132,
+        /// The coordinator asks a master for a range that has a part of its load.
+        HotRange = 133,
         /// A master opens, continues or closes a replica of a segment on a backup.
         WriteReplica = 192,
         /// A master does not need a replica any more.

@@ -81,6 +81,8 @@ pub struct Log {
     closings: u64,
     loans: Loans,
     safe_version: Version,
+    /// The safe version in the header of the last head segment.
+    head_version: Version,
     /// True if an object in the log may expire.
     has_expiring: bool,
     cluster: u64,
@@ -128,6 +130,7 @@ impl Log {
             closings: 0,
             loans: Loans::new(limit as u32, segment_bytes),
             safe_version: Version(1),
+            head_version: Version(0),
             has_expiring: false,
             cluster: 0,
             server: ServerId::default(),
@@ -227,7 +230,9 @@ impl Log {
             // All replicas may have had all of it before it was closed.
             self.set_replicated(full, 0);
         }
-        self.closings += u64::from(!survivor);
+        if !survivor {
+            (self.closings, self.head_version) = (self.closings + 1, self.safe_version);
+        }
         let segment = &mut self.slots[slot as usize];
         segment.open(self.last_id, survivor);
         self.order.insert(self.last_id, slot);

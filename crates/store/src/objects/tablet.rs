@@ -82,6 +82,8 @@ pub struct Tablets {
     /// The tablets whose writes have a lowest version, by which an accepted loss gives no version
     /// twice.
     floors: Vec<(Tablet, Version)>,
+    /// The number of times that the master began to serve a tablet.
+    arrivals: u64,
 }
 
 impl Tablets {
@@ -104,6 +106,12 @@ impl Tablets {
         let after = owned.ranges.partition_point(|&(first, _)| first <= hash.0);
         let (_, last) = *owned.ranges.get(after.checked_sub(1)?)?;
         (hash.0 <= last).then_some(hash)
+    }
+
+    /// Returns the number of times that the master began to serve a tablet.
+    #[must_use]
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals
     }
 
     /// Returns the durability of `table`. For a table that is unknown here the mode of the cluster
@@ -213,6 +221,7 @@ impl Tablets {
     /// Serves a prepared tablet from now on.
     pub fn open(&mut self, tablet: Tablet) {
         self.arriving.retain(|other| *other != tablet);
+        self.arrivals += 1;
         if let Ok(index) = self.index(tablet.table) {
             let (ranges, range) = (&mut self.tables[index].ranges, (tablet.first, tablet.last));
             ranges.insert(ranges.partition_point(|&r| r < range), range);
@@ -275,6 +284,7 @@ impl Tablets {
                 owned.ranges.insert(at, range);
             }
         }
+        self.arrivals += 1;
         Ok(())
     }
 

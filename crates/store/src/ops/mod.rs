@@ -13,7 +13,7 @@ use crate::master::Master;
 use crate::message::control::{DropTablet, Ping, TakeTablet};
 use crate::message::damage::ReplicaDamaged;
 use crate::message::data::Refusal;
-use crate::message::migration::{Migrate, PullTablet};
+use crate::message::migration::{HotRange, Migrate, PullTablet};
 use crate::message::recovery::{
     FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover,
 };
@@ -145,6 +145,7 @@ master_operations! {
         DropTablet,
         Recover,
         Migrate,
+        HotRange,
         Ping,
         WriteReplica,
         FreeReplica,

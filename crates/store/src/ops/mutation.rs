@@ -37,9 +37,9 @@ pub(super) fn execute(
             _ => &[],
         },
     )?;
-    let Memory { log, tablets, results, .. } = &mut master.memory;
-    let hash = tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
+    let hash = master.locate(target.table, key)?;
     check_identity(once)?;
+    let Memory { log, results, .. } = &mut master.memory;
     match results.check(call.now, once, |at| log.dead_record(at)) {
         Verdict::New => {}
         Verdict::Done(outcome, end) if master.is_acknowledged(target.table, end) => {

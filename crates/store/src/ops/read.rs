@@ -73,7 +73,7 @@ pub(super) fn read<const WITH_LIFETIME: bool>(
     master.counters.reads += 1;
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(key, &[])?;
-    let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
+    let hash = master.locate(target.table, key)?;
     if master.memory.transactions.is_locked(target.table, hash, Access::Read) {
         return Err(Status::Locked);
     }

@@ -1,4 +1,5 @@
-//! The operations by which a master takes, drops and recovers tablets, by order of the coordinator.
+//! The operations by which a master takes, drops and recovers tablets, and finds hot ranges of
+//! them, by order of the coordinator.
 //!
 //! [`control`] and [`crate::message::recovery`] have the formats: the orders are control messages.
 
@@ -9,7 +10,7 @@ use super::operation::{Call, Order};
 use crate::master::Master;
 use crate::message::Status;
 use crate::message::control::{self, DropTablet, Ping, TakeTablet};
-use crate::message::migration::{Migrate, PullTablet};
+use crate::message::migration::{HotRange, Migrate, PullTablet};
 use crate::message::recovery::{Recover, Recovering};
 use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::TableId;
@@ -90,6 +91,19 @@ impl Order for Migrate<'_> {
         let replayed = master.recovery.migrate(&self, &mut master.memory)?;
         *reply = Recovering { replayed }.emit().into();
         Ok(Replied::Now)
+    }
+}
+
+impl Order for HotRange {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_ordered(self.cluster, self.server, self.term)?;
+        *reply = master.heat.hottest(&master.memory.tablets, self.wanted).emit().into();
+        Ok(Replied::Idempotent)
     }
 }
 

@@ -81,8 +81,8 @@ impl<'a> Parts<'a> {
             };
             let value = if let Planned::Write(value, _) = planned { value } else { &[] };
             memory::check_sizes(part.key, value)?;
-            let hash = master.memory.tablets.locate(part.table, part.key);
-            let (table, hash, key) = (part.table, hash.ok_or(Status::UnknownTablet)?, part.key);
+            let hash = master.locate(part.table, part.key)?;
+            let (table, key) = (part.table, part.key);
             let once = Once { lease: front.lease, rpc: part.rpc, ack: front.ack };
             let found = master.memory.find(table, hash, key);
             let found = found.map(|(place, at)| (place, at, master.memory.log.object(at)));

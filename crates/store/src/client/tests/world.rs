@@ -281,7 +281,7 @@ impl World {
                 }
             } else {
                 let (cluster, server) = (self.coordinator.cluster(), self.masters[i].id);
-                let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
+                let usage = Usage::default();
                 let reply = self.ask(RenewServer { cluster, server, usage }.emit()).unwrap();
                 assert!(Renewed::parse(&reply).is_ok(), "a master that lives was declared dead");
             }

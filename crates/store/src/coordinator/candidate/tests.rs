@@ -136,7 +136,7 @@ fn a_leader_is_silent_from_the_end_of_its_time_on() {
     rig.persist();
     let cluster = rig.candidate.leading(rig.now).map_or(0, |leading| leading.cluster());
     let server = ServerId { index: 0, generation: 1 };
-    let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
+    let usage = Usage::default();
     let renewed = rig.ask(&RenewServer { cluster, server, usage }.emit()).expect("at once");
     assert_eq!(status(&renewed), Ok(Status::Ok), "its lease did not end meanwhile");
 }

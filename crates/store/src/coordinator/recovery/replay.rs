@@ -291,6 +291,7 @@ impl Coordinator {
     pub(in crate::coordinator) fn give(&mut self, request: &RecoveryEnded) {
         let mut changed = BTreeSet::new();
         let floor = self.loss_floor(request.crashed);
+        self.heat.settled = self.seen;
         for range in &request.tablets {
             let Some(table) = self.tables.by_id.get_mut(&range.table.0) else { continue };
             let before = table.tablets.len();

@@ -345,7 +345,7 @@ fn a_start_that_is_not_durable_names_no_version() {
     let (cluster, server) = (w.coordinator.cluster(), w.masters["x"].id);
     w.disk_stalls = true;
     w.restart();
-    let usage = Usage { used_bytes: 1, capacity_bytes: 7, objects: 2 };
+    let usage = Usage { used_bytes: 1, capacity_bytes: 7, objects: 2, accesses: 0 };
     let renew = w.ask(RenewServer { cluster, server, usage }.emit());
     assert!(w.replies.is_empty());
     w.disk_stalls = false;

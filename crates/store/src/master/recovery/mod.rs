@@ -393,6 +393,11 @@ impl Recovery {
             Feed::Crashed(log) => log.replay(me, partition, memory, backup),
             Feed::Owner(owner) => owner.replay(partition, memory),
         };
+        let fed = match fed {
+            // A crash of this server may not let versions fall below those of the other log.
+            Ok(Fed::All) => memory.log.keep_safe_version().map(|()| Fed::All),
+            fed => fed,
+        };
         let more = match fed {
             Ok(Fed::More) => true,
             Ok(Fed::Waiting) => false,

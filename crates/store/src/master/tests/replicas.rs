@@ -122,7 +122,7 @@ fn a_server_names_its_former_life_and_never_joins_another_cluster() {
         (Some(CLUSTER + 1), enlisted.emit(), true),
     ] {
         let mut member = membership(cluster.map(|cluster| (cluster, former)));
-        let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
+        let usage = Usage::default();
         let call = member.call(Instant::ZERO, 1, usage);
         let Some(Output::Call { message, .. }) = call else { panic!("{call:?}") };
         let enlist = Enlist::parse(&message.bytes).unwrap();

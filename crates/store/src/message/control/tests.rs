@@ -69,11 +69,11 @@ fn requests_of_servers() {
     golden!(
         RenewServer,
         "01 41 0000 0000000000000009 00000001 00000002 0000000000000003 0000000000000004
-         0000000000000005",
+         0000000000000005 0000000000000006",
         RenewServer {
             cluster: 9,
             server: ONE,
-            usage: Usage { used_bytes: 3, capacity_bytes: 4, objects: 5 }
+            usage: Usage { used_bytes: 3, capacity_bytes: 4, objects: 5, accesses: 6 }
         }
     );
     golden!(
@@ -238,7 +238,8 @@ fn replies_with_servers() {
     golden!(
         ServerPage,
         "01 00 0000 00000005 0001 00000001 00000002 03 00000003
-         0000000000000003 0000000000000004 0000000000000005 03 03
+         0000000000000003 0000000000000004 0000000000000005 0000000000000006
+         0000000000000007 03 03
          01 0000000000000007 0000000000000000 0000 0000 0001 63 0001 64 0001 65",
         ServerPage {
             next: 5,
@@ -246,7 +247,8 @@ fn replies_with_servers() {
                 server: ONE,
                 state: ServerState::Blocked,
                 tablets: 3,
-                usage: Usage { used_bytes: 3, capacity_bytes: 4, objects: 5 },
+                usage: Usage { used_bytes: 3, capacity_bytes: 4, objects: 5, accesses: 6 },
+                rate: 7,
                 replicas: 3,
                 durability: Durability::Process,
                 site: Site { role: Role::Master, host: 7, ..Site::default() },

@@ -29,6 +29,23 @@ impl Log {
         Ok(last)
     }
 
+    /// Opens a new head whose header has the present safe version, if that of the present one is
+    /// lower and the log has replicas. The versions of objects that were removed in the other log
+    /// may be in no entry here.
+    ///
+    /// # Errors
+    /// [`Full::NoSegment`], and nothing changed.
+    pub fn keep_safe_version(&mut self) -> Result<(), Full> {
+        if !self.is_replicated() || self.head_version >= self.safe_version {
+            return Ok(());
+        }
+        if self.available() <= SURVIVORS + REMOVALS || self.last_id.0 == u32::MAX {
+            return Err(Full::NoSegment);
+        }
+        self.close_head();
+        self.advance(0, usize::MAX, Purpose::Write).map(|_| ())
+    }
+
     /// Lets the next change of the digest name all survivor segments up to their present end, once
     /// all replicas have that.
     pub fn end_side(&mut self) {

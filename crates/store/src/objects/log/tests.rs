@@ -220,3 +220,34 @@ fn a_digest_names_what_was_recovered_when_all_replicas_have_it() {
     log.set_durable(log.tail());
     assert!(log.is_side_durable());
 }
+
+/// The versions of removed objects of another log were in memory alone after its replay. A crash
+/// let the next owner give them again. The header of a new head has them.
+#[test]
+fn a_new_head_has_the_safe_version_of_a_replayed_log() {
+    let header = |log: &Log| {
+        let head = log.slot(log.tail().segment).unwrap();
+        let Some((Entry::Header(header), _)) = entry::parse(log.bytes(Location::new(head, 0)))
+        else {
+            panic!("a segment begins with its header")
+        };
+        header.safe_version
+    };
+    let mut log = Log::new(12 << 10, 1024, crc32c, true);
+    log.append(200, Purpose::Write).unwrap();
+    log.begin_side().unwrap();
+    let before = log.tail().segment;
+    log.keep_safe_version().unwrap();
+    assert_eq!(log.tail().segment, before, "it has no higher one");
+    log.raise_safe_version(Version(14));
+    log.keep_safe_version().unwrap();
+    assert!(log.tail().segment > before);
+    assert_eq!(header(&log), Version(15));
+    let mut full = Log::new(12 << 10, 1024, crc32c, true);
+    fill(&mut full, Purpose::Recover);
+    full.raise_safe_version(Version(14));
+    assert_eq!(full.keep_safe_version(), Err(Full::NoSegment));
+    let mut alone = self::log(12);
+    alone.raise_safe_version(Version(14));
+    assert_eq!(alone.keep_safe_version(), Ok(()), "a crash loses all of it");
+}
