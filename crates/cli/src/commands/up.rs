@@ -64,8 +64,8 @@ pub(crate) struct Up {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_SERVERS)),
     )]
     servers: u16,
-    /// Number of cores of each server. Each core has a shard: a part of --memory with objects of its
-    /// own, to which clients go straight.
+    /// Number of cores of each server. Each core has a shard: a part of --memory with objects of
+    /// its own, to which clients go straight.
     #[arg(
         long,
         value_name = "N",

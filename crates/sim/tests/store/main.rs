@@ -185,27 +185,15 @@ fn wall_clock((now, truth): (Instant, Instant), nth: usize) -> WallClock {
     WallClock::new(move |now| WallTime(WALL_MS - behind_ms + (now.as_ns() - ahead_ns) / MS))
 }
 
-fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
-    let mut world = World::new(seed, options, Score::default());
-    let (shared, its_options) = (SharedMemory::default(), coordinator_config(shape));
-    let coordinators = shape.coordinators();
-    if shape.coordinators > 1 {
-        leaders::candidate(&mut world, shape);
-    } else {
-        world.host(shape.faults[0], move |start| {
-            let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
-            let (now, mut rng) = (start.now, start.rng);
-            let options = its_options.clone();
-            let coordinator = Coordinator::restore(now, options, rng.fork(), disk).expect("sound");
-            Box::new(Node::new(coordinator, config(true), rng, start.port))
-        });
-    }
+/// Adds the servers of a world, whose shards are bound together.
+fn servers(world: &mut World<Score>, seed: u64, shape: &Shape, coordinators: &[HostId]) {
+    let shared = SharedMemory::default();
     for nth in 0..shape.masters {
         let site = site_of(nth, seed, shape);
         let Shape { log_bytes, segment_bytes, replicas, keeps, posts, durability, .. } = *shape;
         let (own_replica, scrub_ns, kept) = (shape.own, shape.scrub_ns, Kept::default());
         let (shared, coordinators, its_frames) =
-            (shared.clone(), coordinators.clone(), kept.clone());
+            (shared.clone(), coordinators.to_vec(), kept.clone());
         let host = world.host(shape.faults[1], move |start| {
             let (own, mut site) = (locator(start.host), site.clone());
             // Each life of a process has another number.
@@ -247,6 +235,24 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let shards: Vec<_> = (0..shape.shards).map(|i| 1 + process * shape.shards + i).collect();
         world.bind(&shards);
     }
+}
+
+fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
+    let mut world = World::new(seed, options, Score::default());
+    let its_options = coordinator_config(shape);
+    let coordinators = shape.coordinators();
+    if shape.coordinators > 1 {
+        leaders::candidate(&mut world, shape);
+    } else {
+        world.host(shape.faults[0], move |start| {
+            let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
+            let (now, mut rng) = (start.now, start.rng);
+            let options = its_options.clone();
+            let coordinator = Coordinator::restore(now, options, rng.fork(), disk).expect("sound");
+            Box::new(Node::new(coordinator, config(true), rng, start.port))
+        });
+    }
+    servers(&mut world, seed, shape, &coordinators);
     for user in 0..shape.users {
         world.score.left.insert(1 + shape.masters + user, shape.operations);
         let habits = habits_of(seed, shape);

@@ -210,7 +210,8 @@ impl Routes {
         }
     }
 
-    /// Returns the index of the first of `among` that is on the server of an object, if it is known.
+    /// Returns the index of the first of `among` that is on the server of an object, if that is
+    /// known.
     pub(super) fn nearest(
         &mut self,
         of: (TableId, &[u8]),

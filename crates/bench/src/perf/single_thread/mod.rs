@@ -5,8 +5,8 @@
 //! lossy half of the transport come on top, over UDP system calls: what they take in the kernel is
 //! in the times and not in the instructions. With `--replicas` the objects that are read have
 //! replicas on other servers of the same thread, whose turns are not counted. With `--cores` the
-//! server has a shard for each, of which the one that has an object takes the turns that are counted
-//! for it: the others would run on cores of their own.
+//! server has a shard for each. The one that has an object takes the turns that are counted for it:
+//! the others would run on cores of their own.
 
 use super::bench::Bench;
 use super::measure::{Lane, in_turns};

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  DIR/coordinator         the coordinator's state: tables, servers, leases
-//!  DIR/server-1/frames     the replicas that server 1 holds, those of its shard 0 if it has several
-//!  DIR/server-1/shard-1/frames     the replicas that its shard 1 holds
+//!  DIR/server-1/frames     the replicas that server 1 holds, or its shard 0
+//!  DIR/server-1/shard-1/frames     those of its shard 1
 //!  DIR/server-2/frames     ...
 //! ```
 //!

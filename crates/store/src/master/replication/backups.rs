@@ -136,8 +136,8 @@ impl Backups {
         }
     }
 
-    /// Returns the servers that may get a replica of a segment at the time `now`: those that `suits`
-    /// accepts, and that are in no process with one of `others`.
+    /// Returns the servers that may get a replica of a segment now: those that `suits` accepts, and
+    /// that are in no process with one of `others`.
     fn candidates<'b>(
         &'b self,
         now: Instant,

@@ -454,8 +454,7 @@ impl Replication {
                 // It gets no more posted writes until it answers.
                 self.backups.want_ring(backup, now);
                 let suits = |server: ServerId| !segment.is_on(server);
-                let others = segment.others(index);
-                if self.backups.can_choose(now, &others, suits) {
+                if self.backups.can_choose(now, &segment.others(index), suits) {
                     // It may have the fewest replicas, and would be the next choice again.
                     self.backups.avoid(now, backup);
                     self.give_up(id, index, now);
