@@ -29,7 +29,7 @@ mod http;
 const CONNECTIONS: usize = 8;
 /// The time that a peer has to send its request and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time that the worker has to give its counters.
+/// The time that the workers have to give their counters.
 const SNAPSHOT: Duration = Duration::from_secs(2);
 /// The time in nanoseconds for which counters are given again.
 const FRESH_NS: u64 = 100 * MS;
@@ -116,8 +116,12 @@ impl Source {
         if clock::now() < last.0 {
             return Some(Arc::clone(&last.1));
         }
-        let all = self.workers.iter().map(|worker| worker.take(SNAPSHOT));
-        let all = all.map(|counters| serde_json::from_slice(&counters?).ok());
+        let until = clock::now().after(SNAPSHOT.as_nanos() as u64);
+        let asked: Vec<_> = self.workers.iter().map(Snapshots::ask).collect();
+        let all = asked.into_iter().map(|answer| {
+            let left = Duration::from_nanos(until.since(clock::now()));
+            serde_json::from_slice(&answer?.recv_timeout(left).ok()?).ok()
+        });
         let all: Vec<Map<String, Value>> = all.collect::<Option<_>>()?;
         let text: Arc<str> = prometheus::of_process(self.part, &all).into();
         *last = (clock::now().after(FRESH_NS), Arc::clone(&text));

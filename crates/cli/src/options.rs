@@ -234,7 +234,8 @@ impl Cores {
 pub(crate) fn cores(text: &str) -> Result<Cores, String> {
     let most = server::MAX_SHARDS;
     let expected = || format!("expected a number from 1 to {most}, or a list such as 0-3,8");
-    if let Ok(count) = text.parse() {
+    if !text.contains([',', '-']) {
+        let count = text.parse().unwrap_or(0);
         let cores = (1..=most).contains(&count).then(|| Cores { count, list: Vec::new() });
         return cores.ok_or_else(expected);
     }

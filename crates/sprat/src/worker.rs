@@ -293,6 +293,7 @@ impl<M: Machine> Worker<M> {
     #[cold]
     fn disarm(&mut self) {
         self.armed = false;
+        self.waker.drain();
         let System { transports, disk, .. } = self.node.host_mut();
         transports.disarm();
         if let Some(disk) = disk {
@@ -337,6 +338,9 @@ impl<M: Machine> Worker<M> {
         fds.extend(transports.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         // An interrupted wait ends early, which does no harm.
         let _ = poll(&mut fds, Some(&timeout));
+        if fds[0].revents().contains(PollFlags::IN) {
+            self.waker.drain();
+        }
         if let Some(disk) = disk {
             disk.clear();
         }

@@ -10,6 +10,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use sprat::server::{MAX_SHARDS, shard_directory};
 use sprat_proto::Rng;
 use sprat_sys::tmpfs::Tmpfs;
 
@@ -244,11 +245,16 @@ impl Attacked {
         directories.try_for_each(|(directory, copy)| disks::put_back(&directory, &copy))
     }
 
-    /// Returns the directory of each server of a fault, and the place of a copy of its replicas.
+    /// Returns the directory of each shard of the servers of a fault, and the place of a copy of its
+    /// replicas.
     fn directories(&self, fault: &Fault) -> Vec<(PathBuf, PathBuf)> {
         let Some(all) = &self.directory else { return Vec::new() };
-        let of =
-            |server: &u16| (server_directory(all, *server), all.join(format!("copy-of-{server}")));
-        fault.servers.iter().map(of).collect()
+        let of = |&server: &u16| {
+            let own = server_directory(all, server);
+            let shards = (0..MAX_SHARDS).map(move |shard| (shard, shard_directory(&own, shard)));
+            let there = shards.take_while(|(_, directory)| directory.exists());
+            there.map(move |(i, own)| (own, all.join(format!("copy-of-{server}-{i}"))))
+        };
+        fault.servers.iter().flat_map(of).collect()
     }
 }

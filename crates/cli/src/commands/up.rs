@@ -206,7 +206,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
     let durability = durability_of(args.durability, replicas, directory.is_some())?;
-    check_cores(args)?;
+    cores(&args.cores.to_string()).map_err(Fail::usage)?.check(args.memory)?;
     let in_memory = if directory.is_some() { 0 } else { replicas.into() };
     memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
     let mut leaving = 0;
@@ -219,6 +219,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         out::print(prepared.text + "\n")?;
         leaving = prepared.further;
     }
+    check_ports(args, args.servers + leaving)?;
     let plan = Plan {
         leaving,
         memory: args.memory,
@@ -244,14 +245,14 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     out::print("The cluster has ended.\n")
 }
 
-/// Refuses more cores than the ports or the memory of the cluster suffice for.
-fn check_cores(args: &Up) -> Result<(), Fail> {
-    let shards = u32::from(args.servers) * u32::from(args.cores);
+/// Refuses more servers and cores than there are ports for.
+fn check_ports(args: &Up, servers: u16) -> Result<(), Fail> {
+    let shards = u32::from(servers) * u32::from(args.cores);
     if u32::from(args.port) + 2 * shards > u16::MAX.into() {
         let fail = Fail::usage(format!("the ports from {} on do not suffice", args.port));
         return Err(fail.next("give a lower --port, or fewer --servers or --cores"));
     }
-    cores(&args.cores.to_string()).map_err(Fail::usage)?.check(args.memory)
+    Ok(())
 }
 
 /// Refuses a locator of kernel UDP, TCP or RDMA at an address other than loopback: only `sprat

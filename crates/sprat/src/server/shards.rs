@@ -88,6 +88,9 @@ pub fn shard_directory(directory: &Path, index: u16) -> PathBuf {
 /// # Errors
 /// A shard must stop for good; the text says why. The other shards have left the cluster. Or a
 /// thread cannot be started or bound to its core.
+///
+/// # Panics
+/// A shard has panicked. The other shards have left the cluster.
 pub fn run(shards: Vec<Worker<Master>>, cores: &[usize]) -> Result<(), String> {
     let stops: Vec<_> = shards.iter().map(Worker::stop).collect();
     let cores = cores.iter().copied().map(Some).chain(iter::repeat(None));

@@ -23,10 +23,17 @@ impl Snapshots {
     /// within `patience`.
     #[must_use]
     pub fn take(&self, patience: Duration) -> Option<Vec<u8>> {
+        self.ask()?.recv_timeout(patience).ok()
+    }
+
+    /// Asks for the counters of the worker, which come as an object in JSON. `None`: the worker is
+    /// gone.
+    #[must_use]
+    pub fn ask(&self) -> Option<Receiver<Vec<u8>>> {
         let (answer, answered) = sync_channel(1);
         self.requests.send(answer).ok()?;
         self.waker.wake();
-        answered.recv_timeout(patience).ok()
+        Some(answered)
     }
 }
 

@@ -27,24 +27,33 @@ impl Waker {
 
     /// Makes the worker's next turn happen now. A signal handler may call it.
     pub fn wake(&self) {
-        if !self.woken.load(Ordering::SeqCst) {
-            // A full counter means that a wake-up is pending anyway. The flag comes after the
-            // counter: a worker that saw the flag alone would empty the counter before this write,
-            // and would find it readable from then on.
-            let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
-            self.woken.store(true, Ordering::SeqCst);
+        if self.announce() {
+            self.ring();
         }
     }
 
-    /// Returns true if [`Waker::wake`] was called since the last call of this function.
+    /// Sets the flag. Returns true if it was not set: then the caller rings.
+    fn announce(&self) -> bool {
+        !self.woken.swap(true, Ordering::SeqCst)
+    }
+
+    /// Makes the descriptor readable, which ends a sleep.
+    fn ring(&self) {
+        // A full counter means that a wake-up is pending anyway.
+        let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+
+    /// Returns true if [`Waker::wake`] was called since the last call of this function. The
+    /// descriptor stays as it is: a thread that has set the flag may make it readable later.
     pub(super) fn clear(&self) -> bool {
-        if !self.woken.load(Ordering::Relaxed) {
-            return false;
-        }
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::SeqCst)
+    }
+
+    /// Makes the descriptor unreadable, after a sleep and before [`Waker::clear`]. A thread that
+    /// makes it readable afterwards has set the flag before, or costs one sleep.
+    pub(super) fn drain(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.fd, &mut count);
-        self.woken.store(false, Ordering::SeqCst);
-        true
     }
 }
 
@@ -65,5 +74,42 @@ impl Stop {
     pub fn stop(&self) {
         self.flag.store(true, Ordering::SeqCst);
         self.waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_readable(waker: &Waker) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    /// A thread stops between its two steps. Another one wakes the worker meanwhile, and the worker
+    /// takes a turn. The next wake-up ends the worker's sleep all the same.
+    #[test]
+    fn a_thread_that_stops_in_the_middle_hides_no_wake_up() {
+        let waker = Waker::new().unwrap();
+        assert!(waker.announce());
+        waker.wake();
+        assert!(waker.clear(), "one of them is seen");
+        waker.ring();
+        assert!(is_readable(&waker), "the next sleep ends at once");
+        waker.drain();
+        assert!(!waker.clear() && !is_readable(&waker), "and the one after it does not");
+        waker.wake();
+        assert!(is_readable(&waker) && waker.clear());
+    }
+
+    #[test]
+    fn wake_ups_before_a_turn_are_one() {
+        let waker = Waker::new().unwrap();
+        waker.wake();
+        waker.wake();
+        waker.drain();
+        assert!(waker.clear() && !waker.clear() && !is_readable(&waker));
     }
 }

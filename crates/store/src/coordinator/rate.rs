@@ -39,6 +39,11 @@ impl Rate {
         self.known.map_or(0, |(_, rate)| rate)
     }
 
+    /// Returns the begin of the interval of the latest rate.
+    pub(super) fn began(&self) -> Option<Instant> {
+        self.known.map(|(began, _)| began)
+    }
+
     /// Returns the latest rate, if its interval has begun at the time `at` or later.
     pub(super) fn since(&self, at: Instant) -> Option<u64> {
         self.known.filter(|(begin, _)| *begin >= at).map(|(_, rate)| rate)

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariants: it begins one migration at a time, and none while a server has not renewed its lease
-//! since the coordinator started. A move that fails is tried again. Only rates and samples count
+//! since the coordinator started. A move that fails is tried again after a pause. Only rates and samples count
 //! that are of the present tablets. A hot range moves only if the higher load of both servers
 //! becomes clearly lower, and if no equal share takes it back: no move undoes another one.
 
@@ -41,10 +41,12 @@ impl Coordinator {
         if !self.is_at_rest() {
             return;
         }
-        if let Some((table, source, to)) = self.first_move() {
-            self.open_migration(table, (to.first, to.last), (source, to.server));
-        } else if self.heat.may_search(now, &self.migrations) {
-            self.search_gap();
+        let share_is_due = self.heat.is_share_due(now, &self.migrations);
+        if let Some((table, source, to)) = self.first_move().filter(|_| share_is_due) {
+            let share = self.open_migration(table, (to.first, to.last), (source, to.server));
+            self.heat.shared(share);
+        } else if self.heat.is_search_due(now, &self.migrations) {
+            self.search_gap(now);
         }
     }
 
@@ -101,7 +103,7 @@ impl Coordinator {
     // Hot ranges.
 
     /// Searches for a server with clearly more load than another one.
-    fn search_gap(&mut self) {
+    fn search_gap(&mut self, now: Instant) {
         let loads = self.servers.masters().map(|(server, slot)| {
             let rate = slot.rate.since(self.heat.settled)?;
             // The length of a range is unknown here.
@@ -109,7 +111,9 @@ impl Coordinator {
             Some(Load { server, rate, has_room })
         });
         if let Some(loads) = loads.collect::<Option<Vec<_>>>() {
-            self.heat.found(balance::gap(&loads, self.config.hot_rate));
+            let gap = balance::gap(&loads, self.config.hot_rate);
+            let began = gap.and_then(|gap| self.servers.up(gap.hot.server)?.rate.began());
+            self.heat.found(now, gap.zip(began));
         }
     }
 
@@ -134,9 +138,10 @@ impl Coordinator {
 
     /// Handles the result of a question for a hot range. Returns false if the call was none.
     pub(super) fn heat_called(&mut self, tag: u64, result: &Result<Payload<'_>, RpcError>) -> bool {
-        let Some(gap) = self.heat.answered(tag) else { return false };
+        let Some((gap, is_of_now)) = self.heat.answered(tag) else { return false };
         let hot = result.as_ref().ok().and_then(|reply| Hot::parse(reply).ok());
         if let Some(hot) = hot
+            && is_of_now
             && gap.narrows(hot.part)
             && self.is_at_rest()
             && self.can_move(gap, &hot)

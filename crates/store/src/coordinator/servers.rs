@@ -11,7 +11,6 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
@@ -135,6 +134,17 @@ impl Slot {
             reach: Reach::Unknown,
         }
     }
+}
+
+/// The masters of a process.
+struct Process {
+    process: u64,
+    /// True if one of them has not renewed its lease since this coordinator started.
+    unheard: bool,
+    /// The number of tablets of all of them.
+    tablets: u32,
+    /// Their shards.
+    shards: Vec<(u16, ServerId)>,
 }
 
 #[derive(Debug, Default)]
@@ -292,20 +302,27 @@ impl Servers {
     /// together, and one each at least.
     pub(super) fn owners(&self, span: usize) -> Vec<ServerId> {
         let all = self.by_load();
-        let mut processes: Vec<(u64, Vec<(u16, ServerId)>)> = Vec::new();
-        for (id, slot) in all.iter().filter_map(|&id| Some((id, self.up(id)?))) {
+        let mut processes: Vec<Process> = Vec::new();
+        for (id, slot) in self.masters() {
             let &OwnedSite { process, shard, .. } = &slot.site;
-            match processes.iter_mut().find(|(known, _)| process != 0 && *known == process) {
-                Some((_, shards)) => shards.push((shard, id)),
-                None => processes.push((process, vec![(shard, id)])),
-            }
+            let new = Process { process, unheard: false, tablets: 0, shards: Vec::new() };
+            let known = processes.iter().position(|one| process != 0 && one.process == process);
+            let at = known.unwrap_or_else(|| {
+                processes.push(new);
+                processes.len() - 1
+            });
+            let one = &mut processes[at];
+            one.unheard |= !slot.heard;
+            one.tablets += slot.tablets;
+            one.shards.push((shard, id));
         }
         if span >= processes.len() {
             let count = span.max(all.len().min(MANY_TABLETS));
             return all.into_iter().cycle().take(count).collect();
         }
-        processes.iter_mut().for_each(|(_, shards)| shards.sort_unstable());
-        let chosen = processes.into_iter().take(span).flat_map(|(_, shards)| shards);
+        processes.iter_mut().for_each(|one| one.shards.sort_unstable());
+        processes.sort_by_key(|one| (one.unheard, one.tablets, one.shards[0].1));
+        let chosen = processes.into_iter().take(span).flat_map(|one| one.shards);
         chosen.map(|(_, id)| id).take(MANY_TABLETS).collect()
     }
 

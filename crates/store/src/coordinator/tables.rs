@@ -327,6 +327,7 @@ impl Coordinator {
             && let Some(table) = self.tables.by_id.remove(&id)
         {
             self.tables.tablets -= table.tablets.len();
+            self.heat.settled = self.seen;
             for tablet in &table.tablets {
                 self.forget_tablet(tablet.server, &mut batch);
             }

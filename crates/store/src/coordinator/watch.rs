@@ -9,7 +9,8 @@
 //! ```
 //! Invariant: a server is taken for gone only if the link leads to the server. Another server may
 //! listen at the locators by now, or have the same ones on another machine. What the kernel says is
-//! certain: a process that has ended answers no read, so that its lease need not end.
+//! certain: a process that has ended answers no read, so that its lease need not end. It is certain
+//! for all shards of the process, to which one link led.
 
 use alloc::vec::Vec;
 
@@ -22,6 +23,7 @@ use super::servers::Reach;
 use super::state::Coordinator;
 use crate::message::Status;
 use crate::message::control::{self, Ping};
+use crate::types::ServerId;
 
 /// The time after which the coordinator pings a new server: it knows its id by then, mostly.
 pub(super) const FIRST_PING_NS: u64 = 20 * MS;
@@ -84,6 +86,19 @@ impl Coordinator {
         }
     }
 
+    /// Returns the servers that are up and are other shards of the process of a server, which may
+    /// have crashed.
+    pub(super) fn siblings(&self, server: ServerId) -> Vec<ServerId> {
+        let slot = self.servers.slots.get(server.index as usize);
+        let slot = slot.filter(|slot| slot.generation == server.generation);
+        let Some(process) = slot.map(|slot| slot.site.process).filter(|process| *process != 0)
+        else {
+            return Vec::new();
+        };
+        let all = self.servers.all_up().filter(|(_, slot)| slot.site.process == process);
+        all.map(|(id, _)| id).filter(|id| *id != server).collect()
+    }
+
     /// Handles the certain end of the server to which a link has led.
     pub(super) fn process_ended(&mut self, link: Link) {
         let known = self.servers.all_up().find(|(id, _)| id.index == link.0);
@@ -92,12 +107,7 @@ impl Coordinator {
         if let Some((server, _)) = known
             && self.refusal.is_none()
         {
-            // The shards of a process end together.
-            let process = self.servers.up(server).map_or(0, |slot| slot.site.process);
-            let all = self.servers.all_up().filter(|(_, slot)| slot.site.process == process);
-            let others = all.map(|(id, _)| id).filter(|id| process != 0 && *id != server);
-            let others: Vec<_> = others.collect();
-            for ended in [server].into_iter().chain(others) {
+            for ended in [server].into_iter().chain(self.siblings(server)) {
                 self.pings.ended += 1;
                 self.server_gone(ended);
             }

@@ -108,13 +108,17 @@ impl Coordinator {
         let crashed: Vec<_> = self.recoveries.all.keys().copied().collect();
         for id in crashed {
             let Some(mut recovery) = self.recoveries.all.remove(&id) else { continue };
+            // The other shards of its process have ended too, though their leases may not.
+            let gone = self.siblings(id);
             if recovery.can_assign() {
                 let mut none_is_left = false;
                 for (&key, partition) in &mut recovery.partitions {
                     if partition.master.is_some() {
                         continue;
                     }
-                    let fits = |server: &ServerId| !partition.avoid.contains(server);
+                    let fits = |server: &ServerId| {
+                        !partition.avoid.contains(server) && !gone.contains(server)
+                    };
                     if let Some(at) = free.iter().position(fits) {
                         partition.master = Some(free.remove(at));
                         partition.number = self.next_number();

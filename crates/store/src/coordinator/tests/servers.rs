@@ -89,12 +89,19 @@ fn the_shards_of_a_process_are_gone_with_it() {
     let mut w = World::new(config());
     let shards = enlist_shards(&mut w, 7, &["a0", "a1"]);
     let others = enlist_shards(&mut w, 8, &["b0", "b1"]);
-    w.pass(500 * MS, &["a0", "a1", "b0", "b1"]);
+    let alone = [w.enlist("c"), w.enlist("d")];
+    w.pass(500 * MS, &["a0", "a1", "b0", "b1", "c", "d"]);
+    assert_eq!(w.coordinator.siblings(shards[1]), [shards[0]]);
+    assert_eq!(w.coordinator.siblings(alone[0]), []);
     w.coordinator.ended(w.now, Link(shards[1].index));
     w.run();
     let up = |id: ServerId| (id, ServerState::Up, 0);
-    assert_eq!(w.servers(), [up(others[0]), up(others[1])]);
-    assert!(w.coordinator.counters().contains(&("servers_ended".into(), 2)));
+    let left = [others[0], others[1], alone[0], alone[1]].map(up);
+    assert_eq!(w.servers(), left);
+    w.coordinator.ended(w.now, Link(alone[0].index));
+    w.run();
+    assert_eq!(w.servers(), [left[0], left[1], left[3]], "its process had one shard");
+    assert!(w.coordinator.counters().contains(&("servers_ended".into(), 3)));
 }
 
 #[test]

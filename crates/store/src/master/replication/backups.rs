@@ -137,26 +137,27 @@ impl Backups {
     }
 
     /// Returns the servers that may get a replica of a segment now: those that `suits` accepts, and
-    /// that are in no process with one of `others`.
+    /// that are in no process with one at `taken`.
     fn candidates<'b>(
         &'b self,
         now: Instant,
-        others: &'b [ServerId],
+        taken: &'b [&OwnedSite],
         suits: impl Fn(ServerId) -> bool + 'b,
     ) -> impl Iterator<Item = (usize, &'b Backup)> {
         let all = self.list.iter().enumerate();
         all.filter(move |(_, backup)| {
-            let with = |other: &Backup| other.site.common(&backup.site) == Common::Process;
+            let is_with = |site: &&OwnedSite| site.common(&backup.site) == Common::Process;
             backup.not_before <= now
                 && suits(backup.server)
                 && self.may_hold(backup)
-                && !self.at(others).any(with)
+                && !taken.iter().any(is_with)
         })
     }
 
-    /// Returns those of `servers` that are in the list.
-    fn at<'b>(&'b self, servers: &'b [ServerId]) -> impl Iterator<Item = &'b Backup> {
-        self.list.iter().filter(|backup| servers.contains(&backup.server))
+    /// Returns the sites of those of `servers` that are in the list.
+    fn sites(&self, servers: &[ServerId]) -> Vec<&OwnedSite> {
+        let there = self.list.iter().filter(|backup| servers.contains(&backup.server));
+        there.map(|backup| &backup.site).collect()
     }
 
     /// Records the version of the coordinator's server list.
@@ -303,9 +304,10 @@ impl Backups {
         others: &[ServerId],
         suits: impl Fn(ServerId) -> bool,
     ) -> Option<ServerId> {
-        let taken: Vec<_> = self.at(others).map(|b| &b.site).chain([&self.site]).collect();
-        let common = |backup: &Backup| taken.iter().map(|site| site.common(&backup.site)).max();
-        let all = self.candidates(now, others, suits);
+        let taken = self.sites(others);
+        let with_mine = || taken.iter().copied().chain([&self.site]);
+        let common = |backup: &Backup| with_mine().map(|site| site.common(&backup.site)).max();
+        let all = self.candidates(now, &taken, suits);
         let all: Vec<_> = all.map(|(index, backup)| (index, common(backup))).collect();
         let least = all.iter().map(|(_, common)| *common).min()?;
         let of_least = all.into_iter().filter(|(_, common)| *common == least);
@@ -326,7 +328,7 @@ impl Backups {
         others: &[ServerId],
         suits: impl Fn(ServerId) -> bool,
     ) -> bool {
-        self.candidates(now, others, suits).next().is_some()
+        self.candidates(now, &self.sites(others), suits).next().is_some()
     }
 
     /// Returns the next server that may have left replicas, and the time of the next call to it.

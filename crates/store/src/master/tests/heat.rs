@@ -29,7 +29,7 @@ fn a_master_finds_the_range_of_a_hot_key() {
     assert_eq!(rig.hot_range(TERM, other), Err(Status::NotInCluster));
     assert_eq!(rig.hot_range(TERM + 1, ME).map(|hot| hot.first), Ok(hash));
     assert_eq!(rig.hot_range(TERM, ME), Err(Status::StaleTerm), "another one leads");
-    // What is dropped has no heat, and a new tablet makes the samples old.
+    // What is dropped has no heat.
     let drop = DropTablet {
         cluster: CLUSTER,
         term: TERM + 1,
