@@ -245,8 +245,8 @@ impl Attacked {
         directories.try_for_each(|(directory, copy)| disks::put_back(&directory, &copy))
     }
 
-    /// Returns the directory of each shard of the servers of a fault, and the place of a copy of its
-    /// replicas.
+    /// Returns the directory of each shard of the servers of a fault, and the place of a copy of
+    /// its replicas.
     fn directories(&self, fault: &Fault) -> Vec<(PathBuf, PathBuf)> {
         let Some(all) = &self.directory else { return Vec::new() };
         let of = |&server: &u16| {

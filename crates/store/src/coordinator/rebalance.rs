@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Invariants: it begins one migration at a time, and none while a server has not renewed its lease
-//! since the coordinator started. A move that fails is tried again after a pause. Only rates and samples count
-//! that are of the present tablets. A hot range moves only if the higher load of both servers
-//! becomes clearly lower, and if no equal share takes it back: no move undoes another one.
+//! since the coordinator started. A move that fails is tried again after a pause. Only rates and
+//! samples count that are of the present tablets. A hot range moves only if the higher load of both
+//! servers becomes clearly lower, and if no equal share takes it back: no move undoes another one.
 
 use alloc::vec::Vec;
 
