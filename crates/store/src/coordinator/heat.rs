@@ -14,9 +14,9 @@ use crate::balance::Gap;
 use crate::message::migration::MigrationState;
 use crate::types::ServerId;
 
-/// The accesses to objects in a second from which on a server counts as hot, by default. A server of
-/// one core can have some fifty times as many, so that one with fewer gains nothing. Its sample has
-/// enough of them within half a second.
+/// The accesses to objects in a second from which on a server counts as hot, by default. A server
+/// of one core can have some fifty times as many, so that one with fewer gains nothing. Its sample
+/// has enough of them within half a second.
 pub(super) const HOT_RATE: u64 = 20_000;
 /// The pause after a move that failed: the cause, such as too little memory, often lasts.
 const PAUSE_NS: u64 = 30 * SECOND;
