@@ -33,6 +33,16 @@ fn the_objects_of_a_server_are_on_all_of_its_cores() {
     assert_eq!(tablets, 2 + 4, "a table has a tablet on each core of its servers: {now}");
     assert!(cluster.ok(&["status"]).contains("2 servers with 4 shards"));
 
+    // A server that is to end gives the keys of all of its shards.
+    let of_second = |server: &&Value| server["process"] == 2;
+    let second = servers.iter().find(of_second).and_then(|server| server["server"].as_str());
+    cluster.ok(&["table", "rebalance", "--without", second.expect("a server")]);
+    let left = status(&cluster);
+    let all = left["servers"].as_array().expect("a list").iter();
+    assert!(all.filter(of_second).all(|server| server["tablets"] == 0), "{left}");
+    assert!(cluster.fails(1, &["table", "rebalance", "--without", "77.1"]).contains("77.1"));
+    cluster.ok(&["table", "rebalance"]);
+
     let key = |i: usize| format!("key{i}");
     for i in 0..OBJECTS {
         cluster.ok(&["put", "wide", &key(i), &i.to_string()]);

@@ -135,14 +135,29 @@ pub(super) fn relocate(
     run(store, name, &moves)
 }
 
-/// Moves parts of tables so that each server has an equal share of each.
+/// Moves parts of tables so that each server has an equal share of each. The server `without` gives
+/// everything, with the other shards of its process.
 pub(super) fn rebalance(
     store: &mut Store,
     without: Option<ServerId>,
     names: &[String],
 ) -> Result<(), Fail> {
-    let up: Vec<_> =
-        store.servers()?.iter().filter(|s| owns_tablets(s)).map(|s| s.server).collect();
+    let servers = store.servers()?;
+    let leaving = servers.iter().filter(|s| Some(s.server) == without);
+    let leaving = leaving.map(|s| s.site.process).next();
+    if let (Some(server), None) = (without, leaving) {
+        return Err(Fail::new(format!("no server {server} is up")).next("sprat status names them"));
+    }
+    let stays = |s: &&ServerInfo| {
+        let process = s.site.process;
+        Some(s.server) != without && (process == 0 || Some(process) != leaving)
+    };
+    let masters = || servers.iter().filter(|s| owns_tablets(s));
+    let up: Vec<_> = masters().map(|s| s.server).collect();
+    let staying: Vec<_> = masters().filter(stays).map(|s| s.server).collect();
+    if staying.is_empty() {
+        return Err(Fail::new("no other server is up").next("start one: sprat server"));
+    }
     let names = match names {
         [] => store.tables()?.into_iter().map(|table| table.name).collect(),
         names => names.to_vec(),
@@ -155,10 +170,6 @@ pub(super) fn rebalance(
                 .next("wait until they are recovered: sprat status"));
         }
         let owned = owned.iter().map(|t| Owned { first: t.first, last: t.last, server: t.server });
-        let staying: Vec<_> = up.iter().copied().filter(|&id| Some(id) != without).collect();
-        if staying.is_empty() {
-            return Err(Fail::new("no other server is up").next("start one: sprat server"));
-        }
         let moves = balance::plan(&owned.collect::<Vec<_>>(), &staying);
         run(store, &name, &moves)?;
     }
