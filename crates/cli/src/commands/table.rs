@@ -150,8 +150,8 @@ pub(crate) enum Table {
     Rebalance {
         #[command(flatten)]
         at: Cluster,
-        /// Move everything away from this server, before it ends for good: from all of its shards, if
-        /// it has several cores.
+        /// Move everything away from this server, before it ends for good: from all of its shards,
+        /// if it has several cores.
         #[arg(long, value_name = "SERVER", value_parser = server_id)]
         without: Option<ServerId>,
         /// Names of the tables; all by default.
