@@ -4,11 +4,14 @@
 //! a replica as the master knows it, with its epoch: one that was sent before the replica was
 //! replaced changes nothing.
 //!
+//! A replica that comes to be after it was freed is freed again.
+//!
 //! The replica that is lost is freed once the segment has all its replicas again, so that the
 //! backup still has it if the master crashes before.
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::rpc::{Payload, RpcError};
 
 use super::segment::{Kind, Reported, Segment};
 use super::{Complete, Replication, link};
@@ -105,6 +108,29 @@ impl Replication {
         }
         self.active.insert(id, segment);
         true
+    }
+
+    /// Frees a replica that a write in this epoch may have made after the order to free it: while the
+    /// write was on its way, the segment has left the log, or the replica its backup.
+    pub(super) fn free_late(
+        &mut self,
+        (id, backup): (SegmentId, ServerId),
+        epoch: Option<u32>,
+        result: &Result<Payload<'_>, RpcError>,
+    ) {
+        let is_known = match (self.active.get(&id), self.complete.get(&id)) {
+            (Some(segment), _) => segment.is_on(backup) || segment.had(backup),
+            (None, complete) => complete.is_some_and(|it| it.backups.contains(&backup)),
+        };
+        let executed = result.as_ref().map_or_else(|error| error.maybe_executed(), |_| true);
+        // An append makes no replica.
+        if let Some(epoch) = epoch
+            && !is_known
+            && executed
+        {
+            self.free_on(id, backup, epoch);
+            self.pending = true;
+        }
     }
 
     /// Returns true if `server` is in the coordinator's list.

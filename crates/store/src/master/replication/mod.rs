@@ -417,7 +417,7 @@ impl Replication {
         (end, epoch, close): (u32, Option<u32>, bool),
         result: Result<Payload<'_>, RpcError>,
     ) -> Option<Position> {
-        // The segment may have left the log, or the replica its backup, during the call.
+        self.free_late((id, backup), epoch, &result);
         let segment = self.active.get_mut(&id)?;
         let index = segment.replicas.iter().position(|replica| replica.backup == backup)?;
         let replica = &mut segment.replicas[index];

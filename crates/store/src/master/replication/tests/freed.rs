@@ -24,6 +24,33 @@ fn a_freed_segment_is_freed_on_all_backups_until_they_answer() {
     assert_eq!([A, B].map(|backup| rig.backups[&backup].replicas()), [1, 1]);
 }
 
+/// The order to free a replica overtakes the write that makes it. It stayed for ever, in seed 15 of
+/// the simulator's world `with_hot_ranges_under_faults`.
+#[test]
+fn a_replica_that_is_made_after_it_was_freed_is_freed_again() {
+    for error in [None, Some(LOST)] {
+        let mut rig = Rig::new(1, 2, 1 << 10);
+        rig.append(200);
+        rig.roll();
+        rig.end_all(any);
+        let gone = rig.holder(1);
+        let other = if gone == A { B } else { A };
+        rig.backups.remove(&gone);
+        rig.list();
+        let is_first =
+            |call: &Call| matches!(call, Call::Write { segment, .. } if *segment == SegmentId(1));
+        assert!(rig.has(is_first), "it gets another replica");
+        rig.log.free(rig.log.slot(SegmentId(1)).unwrap());
+        assert!(rig.log.change_digest());
+        rig.end_all(|call| !is_first(call));
+        assert!(rig.replica(other, 1).is_none() && !rig.has(is_free));
+        rig.end(is_first, error);
+        assert!(rig.replica(other, 1).is_some());
+        rig.end_all(any);
+        assert!(rig.replica(other, 1).is_none(), "{error:?}");
+    }
+}
+
 /// A segment is durable before its replicas are closed, and the cleaner may free its memory then. A
 /// replica that is lost after that cannot be made anew, and must not hold up the log.
 #[test]
