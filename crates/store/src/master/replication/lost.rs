@@ -110,8 +110,8 @@ impl Replication {
         true
     }
 
-    /// Frees a replica that a write in this epoch may have made after the order to free it: while the
-    /// write was on its way, the segment has left the log, or the replica its backup.
+    /// Frees a replica that a write in this epoch may have made after the order to free it: while
+    /// the write was on its way, the segment has left the log, or the replica its backup.
     pub(super) fn free_late(
         &mut self,
         (id, backup): (SegmentId, ServerId),
