@@ -203,6 +203,11 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
+    /// Returns this number of cores, whichever they are.
+    pub(crate) fn any(count: u16) -> Self {
+        Self { count, list: Vec::new() }
+    }
+
     /// Returns the number of cores.
     pub(crate) fn count(&self) -> u16 {
         self.count
@@ -236,7 +241,7 @@ pub(crate) fn cores(text: &str) -> Result<Cores, String> {
     let expected = || format!("expected a number from 1 to {most}, or a list such as 0-3,8");
     if !text.contains([',', '-']) {
         let count = text.parse().unwrap_or(0);
-        let cores = (1..=most).contains(&count).then(|| Cores { count, list: Vec::new() });
+        let cores = (1..=most).contains(&count).then(|| Cores::any(count));
         return cores.ok_or_else(expected);
     }
     let mut list = Vec::new();

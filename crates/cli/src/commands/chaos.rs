@@ -15,7 +15,7 @@ use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 use sprat_bench::process::StopSignals;
 
-use crate::options::{cores, lease, server_memory};
+use crate::options::{Cores, lease, server_memory};
 
 /// The most servers of the attacked cluster.
 const MOST_SERVERS: i64 = 16;
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
             "build it with the feature: cargo build --release -p sprat-cli --features etcd",
         ));
     }
-    cores(&args.cores.to_string()).map_err(Fail::usage)?.check(args.memory)?;
+    Cores::any(args.cores).check(args.memory)?;
     let (kinds, left_out) = kinds(args)?;
     let seed = args.seed.unwrap_or_else(random_seed);
     out::note(format_args!("seed {seed}"));

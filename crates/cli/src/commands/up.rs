@@ -21,8 +21,8 @@ mod directory;
 
 use crate::log::Format;
 use crate::options::{
-    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, REBALANCE, Scrub, cluster_name,
-    cores, durability, durability_of, lease, rebalance, scrub, server_memory,
+    COORDINATOR, Cores, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, REBALANCE, Scrub,
+    cluster_name, durability, durability_of, lease, rebalance, scrub, server_memory,
 };
 
 /// The most servers of a cluster on this machine.
@@ -206,7 +206,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
     let durability = durability_of(args.durability, replicas, directory.is_some())?;
-    cores(&args.cores.to_string()).map_err(Fail::usage)?.check(args.memory)?;
+    Cores::any(args.cores).check(args.memory)?;
     let in_memory = if directory.is_some() { 0 } else { replicas.into() };
     memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
     let mut leaving = 0;

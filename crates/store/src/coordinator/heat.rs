@@ -33,35 +33,42 @@ pub(super) struct Heat {
     asked: Option<(u64, Gap, Instant)>,
     /// The time since which the servers have their tablets.
     pub(super) settled: Instant,
-    /// The last migration of an equal share, until a search sees its end.
-    share: Option<u64>,
-    /// The time before which no equal share moves.
-    no_share_before: Instant,
-    /// The last migration of a hot range, until a search sees its end.
-    last: Option<u64>,
-    /// The time before which no hot range moves.
-    not_before: Instant,
+    /// The moves of hot ranges.
+    ranges: Moves,
     /// The number of hot ranges that began to move.
     pub(super) moves: u64,
 }
 
-impl Heat {
-    /// Returns true if the time has come for a search for a hot range. After a move that failed it
-    /// comes later.
-    pub(super) fn is_search_due(&mut self, now: Instant, migrations: &Migrations) -> bool {
-        if has_failed(&mut self.last, migrations) {
+/// Moves of one kind, with a pause after one that failed.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// The last migration, until a search sees its end.
+    last: Option<u64>,
+    /// The time before which nothing moves.
+    not_before: Instant,
+}
+
+impl Moves {
+    /// Returns true if the time has come for the next move. After one that failed it comes later,
+    /// so that moves of the other kind go on meanwhile.
+    pub(super) fn are_due(&mut self, now: Instant, migrations: &Migrations) -> bool {
+        let last = self.last.take().and_then(|last| migrations.all.get(&last));
+        if last.is_some_and(|migration| migration.state == MigrationState::Failed) {
             self.not_before = now.after(PAUSE_NS);
         }
-        now >= self.not_before && self.ready.is_none() && self.asked.is_none()
+        now >= self.not_before
     }
 
-    /// Returns true if the time has come for a search for an equal share. After a move that failed
-    /// it comes later, so that hot ranges move meanwhile.
-    pub(super) fn is_share_due(&mut self, now: Instant, migrations: &Migrations) -> bool {
-        if has_failed(&mut self.share, migrations) {
-            self.no_share_before = now.after(PAUSE_NS);
-        }
-        now >= self.no_share_before
+    /// Notes the migration that begins.
+    pub(super) fn begin(&mut self, migration: u64) {
+        self.last = Some(migration);
+    }
+}
+
+impl Heat {
+    /// Returns true if the time has come for a search for a hot range.
+    pub(super) fn is_search_due(&mut self, now: Instant, migrations: &Migrations) -> bool {
+        self.ranges.are_due(now, migrations) && self.ready.is_none() && self.asked.is_none()
     }
 
     /// Takes the gap that a search has found, and the time at which the interval of the rate of its
@@ -98,14 +105,9 @@ impl Heat {
         asked.map(|(_, gap, settled)| (gap, settled == self.settled))
     }
 
-    /// Notes a migration of an equal share.
-    pub(super) fn shared(&mut self, migration: u64) {
-        self.share = Some(migration);
-    }
-
     /// Notes a migration of a hot range.
     pub(super) fn moved(&mut self, migration: u64) {
-        self.last = Some(migration);
+        self.ranges.begin(migration);
         self.moves += 1;
     }
 
@@ -113,12 +115,6 @@ impl Heat {
     pub(super) fn calls(&self) -> usize {
         self.asked.iter().len()
     }
-}
-
-/// Returns true if a migration has failed. It is forgotten.
-fn has_failed(last: &mut Option<u64>, migrations: &Migrations) -> bool {
-    let last = last.take().and_then(|last| migrations.all.get(&last));
-    last.is_some_and(|migration| migration.state == MigrationState::Failed)
 }
 
 #[cfg(test)]

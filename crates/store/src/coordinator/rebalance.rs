@@ -41,10 +41,10 @@ impl Coordinator {
         if !self.is_at_rest() {
             return;
         }
-        let share_is_due = self.heat.is_share_due(now, &self.migrations);
-        if let Some((table, source, to)) = self.first_move().filter(|_| share_is_due) {
+        let share_is_due = self.shares.are_due(now, &self.migrations);
+        if share_is_due && let Some((table, source, to)) = self.first_move() {
             let share = self.open_migration(table, (to.first, to.last), (source, to.server));
-            self.heat.shared(share);
+            self.shares.begin(share);
         } else if self.heat.is_search_due(now, &self.migrations) {
             self.search_gap(now);
         }

@@ -14,7 +14,7 @@ use sprat_proto::time::{MS, US};
 use sprat_proto::{Instant, Rng};
 
 use super::durable::{Batch, Key, Place, RestoreError};
-use super::heat::Heat;
+use super::heat::{Heat, Moves};
 use super::leases::Leases;
 use super::migrations::Migrations;
 use super::recovery::Recoveries;
@@ -94,6 +94,7 @@ impl Coordinator {
             next_check: now,
             next_rebalance: now,
             filling: None,
+            shares: Moves::default(),
             heat: Heat::default(),
         };
         let mut batch = Batch::default();

@@ -10,7 +10,7 @@ use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, Batch, Place};
-use super::heat::{HOT_RATE, Heat};
+use super::heat::{HOT_RATE, Heat, Moves};
 use super::leases::Leases;
 use super::migrations::Migrations;
 use super::recovery::Recoveries;
@@ -175,6 +175,8 @@ pub struct Coordinator {
     pub(super) next_rebalance: Instant,
     /// The table and the server that is getting its share of it.
     pub(super) filling: Option<(u64, ServerId)>,
+    /// The moves of equal shares.
+    pub(super) shares: Moves,
     pub(super) heat: Heat,
 }
 
