@@ -22,7 +22,7 @@ CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none
 
 # The stages of `make test`, in order: what fails fastest comes first.
-STAGES := fmt clippy doc api bare package unit abi sim chaos-short interop fuzz-short instructions demo
+STAGES := fmt clippy doc api bare package unit sim chaos-short interop fuzz-short instructions demo
 
 .PHONY: help
 help: ## This list
@@ -90,12 +90,12 @@ unit: tools ## Unit, integration and documentation tests, the house rules among 
 	scripts/tools --cxx
 	# The stores of others that `sprat bench ycsb` measures beside ours.
 	scripts/tools --stores
-	cargo test --workspace --exclude sprat-sim --exclude sprat-verbs --no-fail-fast
-	# The driver and the program with it, in one build.
-	cargo test -p sprat -p sprat-cli --features sprat/dpdk,sprat-cli/dpdk --test devices dpdk
-	# Coordinators on a real etcd.
+	# Those of `abi` too: with a selection of its own, cargo would compile most crates once more.
+	scripts/tools --verbs
+	cargo test --workspace --exclude sprat-sim --no-fail-fast
+	# The driver and the program with it, and coordinators on a real etcd: one build for both.
 	scripts/tools --etcd
-	cargo test -p sprat-cli --features etcd --test commands etcd
+	cargo test -p sprat -p sprat-cli --features sprat/dpdk,sprat-cli/dpdk,sprat-cli/etcd --test devices --test commands -- dpdk etcd
 
 .PHONY: abi
 abi: tools ## libibverbs and librdmacm of our own: symbols and layouts beside Debian's, Debian's programs on them
@@ -103,6 +103,8 @@ abi: tools ## libibverbs and librdmacm of our own: symbols and layouts beside De
 	cargo test -p sprat-verbs --no-fail-fast
 
 .PHONY: sim
+# A thousand seeds run for so much longer than the compiler that more optimisation pays; all checks stay.
+sim: export CARGO_PROFILE_TEST_OPT_LEVEL := 2
 sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
 	SPRAT_SEEDS=$(SEEDS) cargo test -p sprat-sim --no-fail-fast
 
@@ -115,11 +117,15 @@ chaos-short: release
 	scripts/chaos 60 1
 
 .PHONY: instructions
-instructions: release ## The instructions of an echo and a read, one and 64 in progress, against their limits
+instructions: release outside ## The instructions of an echo and a read, one and 64 in progress, against their limits
 	scripts/tools --valgrind
 	target_dir="$$(scripts/target-dir)"
-	cargo build --release --locked --manifest-path outside/Cargo.toml --target-dir "$$target_dir/outside"
 	scripts/instructions "$$target_dir/release/sprat" "$$target_dir/outside/release/sprat-outside"
+
+.PHONY: outside
+outside: tools
+	target_dir="$$(scripts/target-dir)"
+	cargo build --release --locked --manifest-path outside/Cargo.toml --target-dir "$$target_dir/outside"
 
 .PHONY: packetdrill
 packetdrill: tools ## Google's packetdrill on our TCP, in virtual time: upstream's scripts and ours; root, PACKETDRILL= a clone of it
@@ -197,6 +203,21 @@ tools:
 .PHONY: stages
 stages: # The stages' names, for .ci/run
 	@echo $(STAGES)
+
+# What the later stages install, download and build, in the order of the stages, all of it into folders that
+# the stages before `chaos-short` do not use. .ci/run has it done beside those.
+.PHONY: ahead
+ahead: install-ahead release guest-ahead fuzz-ahead outside
+
+.PHONY: install-ahead guest-ahead fuzz-ahead
+install-ahead: tools
+	for option in devices cxx stores verbs etcd interop valgrind; do
+	    scripts/tools --$$option
+	done
+guest-ahead: tools
+	interop/build
+fuzz-ahead: tools
+	scripts/fuzz --build
 
 .PHONY: clean
 clean: ## Forget all that was built

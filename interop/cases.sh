@@ -153,13 +153,6 @@ measured() {
     listening "$port"
     inside 1 "$program -R -p $port ${*:4} 10.77.0.1" | tee "$work/table"
     wait "$us"
-    # perftest fits a clock's rate to the processor's first, and on a busy machine it may give up: it has measured, but
-    # prints no result.
-    if grep -q "Can't produce a report" "$work/table"; then
-        captured
-        echo "incomplete measurement: $program could not tell the rate of the guest's clock"
-        exit "$incomplete"
-    fi
     expect "a line of results" [ "$(count '^ +[0-9]+ +[0-9]+ +[0-9.]+ ' <"$work/table")" = 1 ]
     crcs "$crc"
 }

@@ -26,7 +26,7 @@ const GIVEN: &str = "
     find flock git grep head id install kill ldd ln local ls make mapfile mkdir mktemp mount
     mv nice nproc nsenter paste printf prlimit read return rm rmdir rustc rustup sed seq set
     setpriv sh shift sleep sort tail tar taskset tee test timeout touch tr trap true umount
-    uname unset unshare wait wc";
+    uname unset unshare wait wc xargs";
 
 /// The stages of the tests: the paths whose programs each starts, the options that it asks
 /// scripts/tools for, and the target of the Makefile that asks (none: the file itself does).
@@ -36,13 +36,14 @@ const STAGES: &[(&str, &[&str], &str)] = &[
     ("crates/bench/src/peers/", &["stores"], "unit"),
     ("crates/cli/", &["devices", "etcd", "stores"], "unit"),
     ("crates/c/", &["cxx"], "unit"),
-    ("crates/verbs/", &["verbs"], "abi"),
+    ("crates/verbs/", &["verbs"], "unit"),
     ("scripts/instructions", &["valgrind"], "instructions"),
     ("scripts/bench-verbs", &["verbs"], "bench-verbs"),
     ("scripts/compare-rdma", &["compare"], ""),
     ("scripts/fuzz", &["cxx"], ""),
     ("scripts/coordinators", &["etcd"], ""),
     ("scripts/fresh", &["fresh"], ""),
+    ("scripts/footprint-ramcloud", &["cxx"], ""),
     ("scripts/footprint", &["stores"], ""),
     ("interop/packetdrill/run", &["packetdrill"], ""),
     ("interop/build", &["interop"], ""),

@@ -14,7 +14,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use sprat_proto::Instant;
 use sprat_store::durability::TableDurability;
-use sprat_store::message::data::{Once, RejectRules, Target};
+use sprat_store::message::data::{Once, Target};
 use sprat_store::objects::log::Log;
 use sprat_store::objects::memory::Memory;
 use sprat_store::objects::mutate::{Change, Mutation};
@@ -52,7 +52,7 @@ fn run(bytes: u64, shortest: &mut Shortest) -> Vec<u64> {
     let key = HashKey([1; 16]);
     memory.tablets.take(ALL, key, TableDurability::Cluster).expect("the only tablet");
     memory.results.extend(LeaseId(1), Instant::NEVER);
-    let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
+    let target = Target { table: TABLE, ..Target::default() };
     let objects = shortest.0.len() as u64;
     let mut tables = Vec::new();
     for n in 1..=objects {

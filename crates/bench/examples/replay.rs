@@ -10,51 +10,21 @@
 use std::hint::black_box;
 use std::time::Instant as Clock;
 
-use sprat_proto::Instant;
 use sprat_store::durability::TableDurability;
-use sprat_store::message::data::{Once, RejectRules, Target};
 use sprat_store::objects::entry::{Entries, Entry};
-use sprat_store::objects::log::Log;
 use sprat_store::objects::memory::Memory;
-use sprat_store::objects::mutate::{Change, Mutation};
 use sprat_store::objects::partition::Partition;
 use sprat_store::objects::segment::{SEGMENT_BYTES, SegmentId};
-use sprat_store::objects::tablet::Tablet;
-use sprat_store::types::{HashKey, LeaseId, ServerId, TableId, Version, WallTime};
+use sprat_store::types::Version;
 use sprat_sys::crc::crc32c;
 
-const TABLE: TableId = TableId(1);
-const ALL: Tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
-const CRASHED: ServerId = ServerId { index: 1, generation: 1 };
-const KEY: HashKey = HashKey([1; 16]);
+mod objects;
 
-fn memory(bytes: u64) -> Memory {
-    let mut log = Log::new(bytes, SEGMENT_BYTES, crc32c, false);
-    log.set_server(1, CRASHED);
-    Memory::new(log)
-}
+use objects::{ALL, KEY, OWNER, filled, memory};
 
 /// Returns the segments of a log of about `bytes` bytes with objects of `size`, and their number.
 fn log_of(size: usize, bytes: u64) -> (Vec<(SegmentId, Vec<u8>)>, u64) {
-    let mut memory = memory(2 * bytes);
-    memory.tablets.take(ALL, KEY, TableDurability::Cluster).expect("the only tablet");
-    memory.results.extend(LeaseId(1), Instant::NEVER);
-    let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
-    let value = vec![7; size];
-    let mut objects = 0;
-    while memory.log.appended_bytes() < bytes {
-        objects += 1;
-        let once = Once { lease: LeaseId(1), rpc: objects, ack: objects - 1 };
-        let Memory { results, log, .. } = &mut memory;
-        results.check(Instant::ZERO, once, |at| log.dead_record(at));
-        let mut key = [0; 30];
-        key[22..].copy_from_slice(&objects.to_be_bytes());
-        let hash = memory.tablets.locate(TABLE, &key).expect("all hashes are owned");
-        let change = Change::Write(&value, None);
-        memory
-            .mutate(&Mutation { target, once, key: &key, hash, change, wall: WallTime(0) })
-            .expect("room");
-    }
+    let (mut memory, objects) = filled(size, bytes);
     let ids: Vec<_> = memory.log.segments().map(|(id, _)| id).collect();
     let segment = |id| {
         let slot = memory.log.slot(id).expect("a segment of the log");
@@ -70,12 +40,12 @@ fn replay(log: &[(SegmentId, Vec<u8>)], memory: &mut Memory) {
     let since = memory.log.begin_side().expect("room");
     let bytes: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
     let mut partition =
-        Partition::new(CRASHED, bytes as u64, vec![(ALL, SegmentId(0))], (since, false));
+        Partition::new(OWNER, bytes as u64, vec![(ALL, SegmentId(0))], (since, false));
     for (id, bytes) in log.iter().rev() {
         let mut entries = Entries::default();
         while entries.at() < bytes.len() {
             memory
-                .replay(&mut partition, (*id, bytes.len()), bytes, &mut entries, 256 << 10)
+                .replay(&mut partition, (*id, bytes.len()), bytes, &mut entries, 64 << 10)
                 .expect("room");
             memory.grow(16);
         }

@@ -13,7 +13,7 @@
  * Errors. A function that can fail returns a status, and describes the failure in the sprat_error
  * that its last argument points to. That argument may be NULL. A failed function leaves its other
  * results unchanged, unless its comment says otherwise; a pointer to a new client, transaction,
- * scan or operation is NULL then. A null pointer where a value is required is
+ * table with indexes, scan or operation is NULL then. A null pointer where a value is required is
  * SPRAT_INVALID_ARGUMENT. A pointer that is not NULL must point to what its comment says: no
  * function can check that.
  *
@@ -21,11 +21,11 @@
  * milliseconds. The client repeats what slow, restarted or moved servers leave unanswered until
  * then, and every change happens exactly once, however often the client has to send it.
  *
- * Threads. One thread at a time uses a client, with its operations, transactions and scans. A call
- * that meets another one in progress does nothing and returns SPRAT_IN_USE. Any thread may make the
- * next call. Different clients are independent of each other. A client starts no thread: it makes
- * progress while one of its functions runs. After fork() the child must not use the clients of its
- * parent.
+ * Threads. One thread at a time uses a client, with its operations, transactions, tables with
+ * indexes and scans. A call that meets another one in progress does nothing and returns
+ * SPRAT_IN_USE. Any thread may make the next call. Different clients are independent of each other.
+ * A client starts no thread: it makes progress while one of its functions runs. After fork() the
+ * child must not use the clients of its parent.
  *
  * Ownership. The caller's memory (keys, values, names, arrays) is read or written only during the
  * call. sprat_free() frees memory that a function allocated for the caller.
@@ -54,8 +54,16 @@ extern "C" {
 #define SPRAT_MAX_TRANSACTION 256
 /* The most bytes of the keys and values of a transaction. */
 #define SPRAT_MAX_TRANSACTION_BYTES 4194304
+/* The most bytes of an index key. */
+#define SPRAT_MAX_INDEX_KEY 1024
+/* The most indexes of a table. */
+#define SPRAT_MAX_INDEXES 16
+/* The most index keys of a packed value. */
+#define SPRAT_MAX_PACKED 255
 /* The bytes of a table's name, with the zero byte at its end. */
 #define SPRAT_NAME_SIZE 256
+/* The bytes of an index's name with all zero bytes at its end. The name has up to 64. */
+#define SPRAT_INDEX_NAME_SIZE 72
 /* The bytes of an error's text, with the zero byte at its end. */
 #define SPRAT_MESSAGE_SIZE 1000
 
@@ -71,7 +79,8 @@ typedef enum sprat_status {
     SPRAT_BUFFER_TOO_SMALL = 2,
     /* Another thread is inside of a call with this client. */
     SPRAT_IN_USE = 3,
-    /* The client of the operation, the transaction or the scan was disconnected. */
+    /* The client of the operation, the transaction, the table with indexes or the scan was
+     * disconnected. */
     SPRAT_DISCONNECTED = 4,
     /* The operation has no result yet. */
     SPRAT_NOT_READY = 5,
@@ -95,7 +104,8 @@ typedef enum sprat_status {
     SPRAT_TOO_MANY_PARTS = 14,
     /* The limit of operations in progress is reached (max_operations of sprat_options). */
     SPRAT_TOO_MANY_OPERATIONS = 15,
-    /* A table's name is empty, longer than 255 bytes, or not UTF-8. */
+    /* A table's name is empty or longer than 255 bytes, or an index's name is empty, is longer than
+     * 64 bytes or has control characters. */
     SPRAT_BAD_NAME = 16,
     /* The amount to add is infinite or not a number. */
     SPRAT_NOT_FINITE = 17,
@@ -131,6 +141,20 @@ typedef enum sprat_status {
      * to change it, or a condition does not hold. Nothing was changed: begin the transaction again.
      * The error has the object's version. */
     SPRAT_CONFLICT = 43,
+    /* The table has no index of this name. */
+    SPRAT_INDEX_NOT_FOUND = 44,
+    /* The index does not have all objects yet: wait for the client that creates it. If that has
+     * ended, create the index again. */
+    SPRAT_INDEX_NOT_READY = 45,
+    /* The table has an index of this name with another source. */
+    SPRAT_INDEX_EXISTS = 46,
+    /* The table has SPRAT_MAX_INDEXES indexes, or 255 were created in all. */
+    SPRAT_TOO_MANY_INDEXES = 47,
+    /* An index key of the object is longer than SPRAT_MAX_INDEX_KEY. Nothing was changed. */
+    SPRAT_INDEX_KEY_TOO_LONG = 48,
+    /* Something else has written to the table of the index's nodes. Drop the index and create it
+     * again. */
+    SPRAT_INDEX_DAMAGED = 49,
 
     /* The network and time. */
 
@@ -223,8 +247,9 @@ sprat_status sprat_connect(const char *coordinator, const sprat_options *options
 
 /*
  * Ends a client and frees it. Waits for a call of another thread to end. Operations in progress are
- * given up: the cluster may have executed them. What remains of operations, transactions and scans
- * of the client answers SPRAT_DISCONNECTED, and still has to be released. NULL is allowed.
+ * given up: the cluster may have executed them. What remains of operations, transactions, tables
+ * with indexes and scans of the client answers SPRAT_DISCONNECTED, and still has to be released.
+ * NULL is allowed.
  */
 void sprat_disconnect(sprat_client *client);
 
@@ -704,6 +729,286 @@ sprat_status sprat_scan_next(sprat_scan *scan, sprat_entry *entry, sprat_error *
 
 /* Ends a scan and frees it. NULL is allowed. */
 void sprat_scan_close(sprat_scan *scan);
+
+/* ---- Indexes ---- */
+
+/*
+ * A table whose objects a client also finds by other keys, and in their order.
+ *
+ * An index has the objects of the table in the order of a part of them: their own keys, some bytes
+ * or a field of their values, or keys that sprat_pack() has put before the values. A change by this
+ * handle changes an object and its entries at once, all or nothing, so that each look-up finds
+ * exactly the objects that have the key. A change by the id of the table leaves the entries as they
+ * are: then look-ups do not find the object by its new key, and never return it by the old one.
+ * They find it again when its key changes, or when the index is created anew. Reads of objects take
+ * the id of the table, as always.
+ *
+ * The handle keeps what the client knows of the indexes, so that a look-up reads little besides
+ * the objects. Each call may be made by any thread, one at a time.
+ */
+typedef struct sprat_indexed sprat_indexed;
+
+/*
+ * Opens a table as one with indexes, and prepares it for them if that has not been done. Sets
+ * `*indexed`, which sprat_indexed_close() frees.
+ *
+ * The entries are objects of a table of their own, whose name is "indexes of table " and the id of
+ * this one. sprat_drop_table() of this one leaves it: drop that too.
+ *
+ * Errors: SPRAT_TABLE_NOT_FOUND, and those of sprat_create_table().
+ */
+sprat_status sprat_indexed_open(sprat_client *client, uint64_t table, sprat_indexed **indexed,
+                                sprat_error *error);
+
+/* Frees a table with indexes. Its scans may outlive it. NULL is allowed. */
+void sprat_indexed_close(sprat_indexed *indexed);
+
+/* The kind of the part of an object that is its key in an index. */
+typedef enum sprat_source_kind {
+    /* The object's own key: the index has the table in the order of its keys. */
+    SPRAT_SOURCE_KEY = 1,
+    /* `length` bytes of the value, from the offset `at` on. An object whose value is shorter is not
+     * in the index. */
+    SPRAT_SOURCE_BYTES = 2,
+    /* The field `number` of the value, from 0 on, with the byte `separator` between two fields. An
+     * object with fewer fields is not in the index. */
+    SPRAT_SOURCE_FIELD = 3,
+    /* The key `number`, from 0 on, of those that sprat_pack() has put before the value. An object
+     * with fewer keys, or whose value is not packed, is not in the index. */
+    SPRAT_SOURCE_PACKED = 4
+} sprat_source_kind;
+
+/* The part of an object that is its key in an index. Start from `{0}` and set what the kind needs.
+ */
+typedef struct sprat_index_source {
+    /* A sprat_source_kind. In a list, 0 stands for a kind that this version does not know. */
+    int32_t kind;
+    /* The number of the field or of the packed key, from 0 on. */
+    uint32_t number;
+    /* The byte between two fields, such as ','. */
+    uint32_t separator;
+    /* The offset of the first byte, and the number of bytes. */
+    uint32_t at;
+    uint32_t length;
+    /* Must be 0. */
+    uint32_t reserved[3];
+} sprat_index_source;
+
+/*
+ * Creates an index, and waits until it has all objects of the table. Other clients may use the
+ * table meanwhile. If there is an index of this name and source that another call did not finish,
+ * goes on with it. Sets `*objects` to the number of objects that existed, and `*skipped` to the
+ * number of those that are not in the index since their index key is longer than
+ * SPRAT_MAX_INDEX_KEY. Both pointers may be NULL.
+ *
+ * The time limit of the client is for each step of the call, with some of the objects. After
+ * SPRAT_DEADLINE and other failures of a step the call may be repeated.
+ *
+ * Errors: SPRAT_INDEX_EXISTS, SPRAT_BAD_NAME, SPRAT_TOO_MANY_INDEXES, SPRAT_INVALID_ARGUMENT for
+ * a source that cannot be, and those of sprat_write().
+ */
+sprat_status sprat_create_index(sprat_indexed *indexed, const char *name,
+                                const sprat_index_source *source, uint64_t *objects,
+                                uint64_t *skipped, sprat_error *error);
+
+/* Drops an index. Does nothing to the objects. Errors: SPRAT_INDEX_NOT_FOUND. */
+sprat_status sprat_drop_index(sprat_indexed *indexed, const char *name, sprat_error *error);
+
+/* An index in the list of sprat_list_indexes(). */
+typedef struct sprat_index_info {
+    /* The part of an object that is its key in the index. */
+    sprat_index_source source;
+    /* 1 if the index has all objects of the table, and 0 if it is being built. */
+    int32_t ready;
+    /* The size in bytes from which on a node of the index is split. */
+    uint32_t node_bytes;
+    /* 0. */
+    uint64_t reserved[2];
+    /* The index's name, with zero bytes at its end. */
+    char name[SPRAT_INDEX_NAME_SIZE];
+} sprat_index_info;
+
+/*
+ * Lists the indexes of a table. Sets `*indexes` to an array of `*count` indexes, which sprat_free()
+ * frees.
+ */
+sprat_status sprat_list_indexes(sprat_indexed *indexed, sprat_index_info **indexes, size_t *count,
+                                sprat_error *error);
+
+/*
+ * Changes of objects that keep the indexes. `options` and `result` may be NULL. Besides the errors
+ * of their conditions and those that their comments name, they have those of sprat_write() and
+ * SPRAT_INDEX_DAMAGED. SPRAT_DEADLINE may also mean that other clients change the same objects
+ * again and again.
+ */
+
+/* Writes an object. Sets `version` of the result. Errors: SPRAT_INDEX_KEY_TOO_LONG. */
+sprat_status sprat_indexed_write(sprat_indexed *indexed, const void *key, size_t key_length,
+                                 const void *value, size_t value_length,
+                                 const sprat_operation_options *options, sprat_result *result,
+                                 sprat_error *error);
+
+/*
+ * Writes an object that expires, as sprat_write_expiring() does. Sets `version` of the result. The
+ * entries of an object that has expired go when a look-up meets them.
+ *
+ * Errors: SPRAT_INDEX_KEY_TOO_LONG. SPRAT_INVALID_ARGUMENT for a lifetime of 2^47 ms or more.
+ */
+sprat_status sprat_indexed_write_expiring(sprat_indexed *indexed, const void *key,
+                                          size_t key_length, const void *value,
+                                          size_t value_length, uint64_t lifetime_ms,
+                                          const sprat_operation_options *options,
+                                          sprat_result *result, sprat_error *error);
+
+/*
+ * Removes an object. Sets `version` of the result to the version that it had. An object that does
+ * not exist is no error, unless the condition says so: the version is 0.
+ */
+sprat_status sprat_indexed_remove(sprat_indexed *indexed, const void *key, size_t key_length,
+                                  const sprat_operation_options *options, sprat_result *result,
+                                  sprat_error *error);
+
+/*
+ * Lets a transaction keep the indexes of a table of its client: from now on until its commit or
+ * abort, its changes of objects of that table, also those before this call, change their entries
+ * too. These count among the objects of the transaction, up to two for each index of an object and
+ * one for the table, and among its bytes. Sends nothing.
+ *
+ * The commit then waits for objects that other transactions are about to change, as a write does,
+ * until SPRAT_DEADLINE. It returns SPRAT_INDEX_KEY_TOO_LONG and SPRAT_INDEX_DAMAGED, too. Scans of
+ * an index do not see the changes before the commit, and the commit does not check what they found:
+ * for that, use sprat_transaction_check() with the version of each object.
+ *
+ * Errors: SPRAT_INVALID_ARGUMENT if the table was opened by another client.
+ */
+sprat_status sprat_transaction_keep_indexes(sprat_transaction *transaction, sprat_indexed *indexed,
+                                            sprat_error *error);
+
+/* ---- Scans of an index ---- */
+
+/* A scan over objects in the order of their index keys. */
+typedef struct sprat_index_scan sprat_index_scan;
+
+/* An object that a scan of an index has found. Its memory belongs to the scan, up to the next call
+ * with it. */
+typedef struct sprat_index_entry {
+    const void *index_key;
+    size_t index_key_length;
+    const void *key;
+    size_t key_length;
+    const void *value;
+    size_t value_length;
+    uint64_t version;
+} sprat_index_entry;
+
+/* The kind of an end of a range of index keys. */
+typedef enum sprat_bound {
+    /* The range has all index keys on this side. */
+    SPRAT_UNBOUNDED = 0,
+    /* The range ends with this index key. */
+    SPRAT_INCLUDED = 1,
+    /* The range ends beside this index key, which is not in it. */
+    SPRAT_EXCLUDED = 2
+} sprat_bound;
+
+/* A range of index keys. Start from `{0}`, which has all of them. */
+typedef struct sprat_index_keys {
+    /* The first index key, unless `from_bound` is SPRAT_UNBOUNDED. */
+    const void *from;
+    size_t from_length;
+    /* The last index key, unless `to_bound` is SPRAT_UNBOUNDED. */
+    const void *to;
+    size_t to_length;
+    /* A sprat_bound for each of them. */
+    int32_t from_bound;
+    int32_t to_bound;
+    /* Must be 0. */
+    uint64_t reserved[2];
+} sprat_index_keys;
+
+/*
+ * Each function that begins a scan sets `*scan`, which sprat_index_scan_close() frees. It sends
+ * nothing: that there is no index of this name shows in sprat_index_scan_next(). The scan copies
+ * name and keys.
+ */
+
+/*
+ * Begins a scan over the objects that have an index key, in the order of their own keys.
+ *
+ * Errors: SPRAT_KEY_TOO_LONG above SPRAT_MAX_KEY.
+ */
+sprat_status sprat_index_look_up(sprat_indexed *indexed, const char *index, const void *key,
+                                 size_t key_length, sprat_index_scan **scan, sprat_error *error);
+
+/*
+ * Begins a scan over the objects whose index keys are in a range, in their order. A range whose
+ * first key is behind its last one is empty.
+ *
+ * Errors: SPRAT_INVALID_ARGUMENT for a kind of bound that does not exist, SPRAT_KEY_TOO_LONG.
+ */
+sprat_status sprat_index_range(sprat_indexed *indexed, const char *index,
+                               const sprat_index_keys *keys, sprat_index_scan **scan,
+                               sprat_error *error);
+
+/*
+ * Begins a scan over the objects whose index keys begin with these bytes, in the order of the keys.
+ *
+ * Errors: SPRAT_KEY_TOO_LONG.
+ */
+sprat_status sprat_index_prefix(sprat_indexed *indexed, const char *index, const void *prefix,
+                                size_t prefix_length, sprat_index_scan **scan,
+                                sprat_error *error);
+
+/*
+ * Sets `*entry` to the next object. Objects with the same index key come in the order of their own
+ * keys. One that keeps its index key meanwhile comes exactly once. Returns SPRAT_END behind the
+ * last one. After another error the scan goes on where it was, so that a call may be repeated.
+ *
+ * Errors: SPRAT_INDEX_NOT_FOUND, SPRAT_INDEX_NOT_READY, SPRAT_INDEX_DAMAGED,
+ * SPRAT_TABLE_NOT_FOUND, SPRAT_TABLET_LOST, SPRAT_DEADLINE.
+ */
+sprat_status sprat_index_scan_next(sprat_index_scan *scan, sprat_index_entry *entry,
+                                   sprat_error *error);
+
+/*
+ * Sets `*entry` to the last object that the scan has not returned. A scan with calls of this
+ * function alone is in descending order. Calls of both functions take objects from both ends, until
+ * they meet: each returns SPRAT_END then. Errors: those of sprat_index_scan_next().
+ */
+sprat_status sprat_index_scan_next_back(sprat_index_scan *scan, sprat_index_entry *entry,
+                                        sprat_error *error);
+
+/* Ends a scan and frees it. NULL is allowed. */
+void sprat_index_scan_close(sprat_index_scan *scan);
+
+/* ---- Packed values: index keys before a value, for SPRAT_SOURCE_PACKED ---- */
+
+/* Bytes with their number. */
+typedef struct sprat_bytes {
+    const void *bytes;
+    size_t length;
+} sprat_bytes;
+
+/*
+ * Unites `count` index keys and a value. Sets `*packed` to `*packed_length` bytes, which
+ * sprat_free() frees: the value of an object for sprat_indexed_write(). Sends nothing.
+ *
+ * Errors: SPRAT_INVALID_ARGUMENT for more than SPRAT_MAX_PACKED keys, SPRAT_INDEX_KEY_TOO_LONG,
+ * SPRAT_VALUE_TOO_LONG, SPRAT_NO_MEMORY.
+ */
+sprat_status sprat_pack(const sprat_bytes *keys, size_t count, const void *value,
+                        size_t value_length, void **packed, size_t *packed_length,
+                        sprat_error *error);
+
+/*
+ * Divides what sprat_pack() has united. Sets the first `room` of `keys` to the index keys, as many
+ * as there are, `*count` to their number, and `*value` to the value. All of them are parts of
+ * `packed`. The pointers may be NULL, `keys` if `room` is 0. Sends nothing.
+ *
+ * Errors: SPRAT_INVALID_ARGUMENT for bytes that are not packed.
+ */
+sprat_status sprat_unpack(const void *packed, size_t packed_length, sprat_bytes *keys, size_t room,
+                          size_t *count, sprat_bytes *value, sprat_error *error);
 
 /* ---- Operations in progress ---- */
 

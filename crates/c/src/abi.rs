@@ -9,6 +9,9 @@ use crate::pointer::{Buffer, Bytes, Memory, Plain, Text};
 /// The bytes of a table's name, with the zero byte at its end.
 pub const NAME_SIZE: usize = 256;
 
+/// The bytes of an index's name, with the zero byte at its end.
+pub const INDEX_NAME_SIZE: usize = 72;
+
 /// The settings of a client, `sprat_options`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -171,4 +174,75 @@ pub struct Entry {
     pub value: *const c_void,
     pub value_length: usize,
     pub version: u64,
+}
+
+/// The part of an object that is its key in an index, `sprat_index_source`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[allow(missing_docs, reason = "the header says what each field is")]
+pub struct IndexSource {
+    pub kind: i32,
+    pub number: u32,
+    pub separator: u32,
+    pub at: u32,
+    pub length: u32,
+    pub reserved: [u32; 3],
+}
+
+/// An index of a list, `sprat_index_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says what each field is")]
+pub struct IndexInfo {
+    pub source: IndexSource,
+    pub ready: i32,
+    pub node_bytes: u32,
+    pub reserved: [u64; 2],
+    pub name: [u8; INDEX_NAME_SIZE],
+}
+
+/// A range of index keys, `sprat_index_keys`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says what each field is")]
+pub struct IndexKeys {
+    pub from: Bytes,
+    pub from_length: usize,
+    pub to: Bytes,
+    pub to_length: usize,
+    pub from_bound: i32,
+    pub to_bound: i32,
+    pub reserved: [u64; 2],
+}
+
+/// An object that a scan of an index has found, `sprat_index_entry`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says what each field is")]
+pub struct IndexEntry {
+    pub index_key: *const c_void,
+    pub index_key_length: usize,
+    pub key: *const c_void,
+    pub key_length: usize,
+    pub value: *const c_void,
+    pub value_length: usize,
+    pub version: u64,
+}
+
+/// Bytes that the caller lends with their length, `sprat_bytes`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says what each field is")]
+pub struct Lent {
+    pub bytes: Bytes,
+    pub length: usize,
+}
+
+/// A part of the bytes that the caller lends, as the call sets it, `sprat_bytes`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says what each field is")]
+pub struct Piece {
+    pub bytes: *const c_void,
+    pub length: usize,
 }

@@ -117,7 +117,17 @@ impl Shared {
 
     /// Ends the client and all its operations, also after a panic. Waits for another call.
     fn close(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = match self.state.lock() {
+            Ok(state) => state,
+            Err(poisoned) => {
+                let state = poisoned.into_inner();
+                if let Some(client) = &state.client {
+                    // Nothing may run on what the panic has left.
+                    client.skip_farewell();
+                }
+                state
+            }
+        };
         for (_, slot) in state.running.drain(..).flatten() {
             if let Some(slot) = slot.upgrade() {
                 slot.end(Progress::Disconnected);

@@ -25,6 +25,11 @@ impl Call {
         Ok(Self { timeout: milliseconds(options.timeout_ms), condition })
     }
 
+    /// Returns the settings of an operation that takes none: it may take the client's time.
+    pub(crate) fn of_client() -> Self {
+        Self { timeout: None, condition: kv::Condition::always() }
+    }
+
     /// Makes the settings of a multi-operation, whose parts have the conditions.
     pub(crate) fn of_parts(options: &Structure<abi::OperationOptions>) -> Result<Self, Failure> {
         Self::unconditional(options, "a multi-operation has a condition; set those of parts")

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   C program ─► objects, multi, transaction, ─► client (one call at a time) ─► sprat::kv
-//!                tables, scan, started
+//!                tables, indexes, scan, index_scan, started
 //!                   └─► entry (panics, errors) · pointer (C's memory) · convert (numbers, texts)
 //! ```
 //!
@@ -21,6 +21,8 @@ mod client;
 mod convert;
 mod entry;
 mod error;
+mod index_scan;
+mod indexes;
 mod multi;
 mod objects;
 mod pointer;

@@ -58,7 +58,7 @@ statuses! {
     ValueTooLong = 13, "SPRAT_VALUE_TOO_LONG", c"the value is too long";
     TooManyParts = 14, "SPRAT_TOO_MANY_PARTS", c"the multi-operation has too many parts";
     TooManyOperations = 15, "SPRAT_TOO_MANY_OPERATIONS", c"too many operations are in progress";
-    BadName = 16, "SPRAT_BAD_NAME", c"the name of the table is invalid";
+    BadName = 16, "SPRAT_BAD_NAME", c"the name of the table or the index is invalid";
     NotFinite = 17, "SPRAT_NOT_FINITE", c"the amount to add must be finite";
     TransactionTooLarge = 18, "SPRAT_TRANSACTION_TOO_LARGE", c"the transaction is too large";
     TableNotFound = 32, "SPRAT_TABLE_NOT_FOUND", c"the table does not exist";
@@ -73,6 +73,12 @@ statuses! {
     NotDurable = 41, "SPRAT_NOT_DURABLE", c"the coordinator cannot write its state";
     Refused = 42, "SPRAT_REFUSED", c"the server refused the request";
     Conflict = 43, "SPRAT_CONFLICT", c"an object of the transaction has changed";
+    IndexNotFound = 44, "SPRAT_INDEX_NOT_FOUND", c"the index does not exist";
+    IndexNotReady = 45, "SPRAT_INDEX_NOT_READY", c"the index is being built";
+    IndexExists = 46, "SPRAT_INDEX_EXISTS", c"the table has another index of this name";
+    TooManyIndexes = 47, "SPRAT_TOO_MANY_INDEXES", c"the table can have no more indexes";
+    IndexKeyTooLong = 48, "SPRAT_INDEX_KEY_TOO_LONG", c"the index key is too long";
+    IndexDamaged = 49, "SPRAT_INDEX_DAMAGED", c"the index is damaged";
     Deadline = 64, "SPRAT_DEADLINE", c"the deadline passed";
     Unknown = 65, "SPRAT_UNKNOWN", c"the change was executed once or not at all";
     NoTransport = 66, "SPRAT_NO_TRANSPORT", c"the server lists no transport for this client";
@@ -155,6 +161,8 @@ impl From<&kv::Error> for Failure {
             E::LifetimeTooLong(_) => Status::InvalidArgument,
             E::TooManyOps => Status::TooManyOperations,
             E::TooManyParts(_) => Status::TooManyParts,
+            E::IndexKeyTooLong(_) => Status::IndexKeyTooLong,
+            E::DamagedIndex => Status::IndexDamaged,
             E::BadTransaction(_) | E::TransactionTooLong(_) => Status::TransactionTooLarge,
             E::Conflict { version: found, .. } => versioned(Status::Conflict, *found, &mut version),
             E::NotInProgress => Status::Taken,
@@ -179,6 +187,23 @@ impl From<&kv::Error> for Failure {
         };
         let maybe_executed = error.maybe_executed();
         Self { status, maybe_executed, version, message: error.to_string() }
+    }
+}
+
+impl From<kv::IndexError> for Failure {
+    fn from(error: kv::IndexError) -> Self {
+        use kv::IndexError as E;
+        let status = match &error {
+            E::Store(error) => return error.into(),
+            E::NoIndex(_) => Status::IndexNotFound,
+            E::Unready(_) => Status::IndexNotReady,
+            E::Exists(_) => Status::IndexExists,
+            E::BadName(_) => Status::BadName,
+            E::TooManyIndexes => Status::TooManyIndexes,
+            E::TooManyKeys(_) => Status::InvalidArgument,
+            _ => Status::Other,
+        };
+        Self::new(status, error.to_string())
     }
 }
 

@@ -11,6 +11,7 @@ use crate::abi;
 use crate::client::{Client, Shared, State};
 use crate::convert::{Call, allocated, condition, key, new_lifetime, value};
 use crate::entry::export;
+use crate::indexes::Indexed;
 use crate::pointer::{Array, Bytes, Handle, Out, OutHandle, OwnedHandle, Structure};
 use crate::status::Failure;
 
@@ -51,9 +52,8 @@ impl Transaction {
         table: u64,
         body: impl FnOnce(&mut kv::Transaction<'_>, kv::Table<'_>) -> Result<(), kv::Error>,
     ) -> Result<(), Failure> {
-        let call = Call { timeout: None, condition: kv::Condition::always() };
         self.client.with(|state| {
-            self.go_on(state, &call, |transaction, client| {
+            self.go_on(state, &Call::of_client(), |transaction, client| {
                 body(transaction, client.table_by_id(kv::TableId(table)))
             })
         })
@@ -120,6 +120,20 @@ export! {
         let key = key(&name, name_length)?;
         let transaction = transaction.required("the transaction")?;
         transaction.plan(table, |transaction, table| transaction.remove(&table, key))
+    }
+
+    /// Lets the changes of a transaction keep the indexes of a table.
+    fn sprat_transaction_keep_indexes(
+        transaction: Handle<Transaction>,
+        indexed: Handle<Indexed>,
+    ) {
+        let transaction = transaction.required("the transaction")?;
+        let known = indexed.required("the table")?.table().known(&transaction.client)?;
+        transaction.client.with(|state| {
+            state.client()?;
+            transaction.draft().keep_indexes(known);
+            Ok(())
+        })
     }
 
     /// Sets a condition on an object.

@@ -2,10 +2,12 @@
 
 use std::process::Command;
 
-/// Builds an example as `cargo test` builds this test, and runs it.
+/// Builds an example as `make unit` builds this test, and runs it. In the folder of the workspace,
+/// cargo chooses the same features of other crates, and compiles none of them again.
 fn run(name: &str) {
     let output = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--profile", "test", "--package", "sprat", "--example", name])
+        .args(["run", "--quiet", "--profile", "test", "--example", name])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .output()
         .expect("cargo runs");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -11,6 +11,7 @@ extern crate alloc;
 
 pub mod backup;
 pub mod balance;
+pub mod btree;
 pub mod client;
 pub mod coordinator;
 pub mod counter;

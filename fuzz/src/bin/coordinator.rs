@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
     let mut rpc = 0;
     while let Some(request) = piece(&mut input) {
         rpc += 1;
-        let caller = Caller { transport: 0, rpc: ServerRpc(rpc) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(rpc), at: Instant::ZERO };
         coordinator.request(
             now,
             caller,

@@ -1,14 +1,23 @@
-//! Fuzzes the catalog and the nodes of indexes, and values with packed keys: no bytes make the
-//! parsers panic, and what was packed comes back.
+//! Fuzzes the catalog, the nodes and edits of leaves, and values with packed keys: no bytes make
+//! the parsers panic, an edited leaf is intact, and what was packed comes back.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use sprat_store::btree::edit::Edits;
 use sprat_store::index::{Source, is_intact, pack, unpack};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = is_intact(bytes);
     let [a, b, c, ..] = *bytes else { return };
+    if let Some((leaf, edits)) = bytes[1..].split_at_checked(a.into())
+        && let Ok(edits) = Edits::parse(edits)
+        && let Ok(Some(edited)) = edits.apply(leaf)
+    {
+        assert!(is_intact(&edited));
+        let again = edits.apply(&edited).expect("the same edits");
+        assert!(again.is_none_or(|again| again == edited));
+    }
     for source in [
         Source::Key,
         Source::Bytes { at: a.into(), len: b.into() },

@@ -85,13 +85,14 @@ pub fn commit_direct(folder: &Path, batch: Batch, limits: Limits) -> io::Result<
     let file = tempfile_in(folder, libc::O_DIRECT | sync)?;
     let len = FILE.max(2 * batch.blocks()) as u64;
     let record = vec![1; batch.bytes];
-    let mut memory = vec![0; batch.blocks() + BLOCK];
+    let mut memory = vec![0; batch.blocks().max(MOST) + BLOCK];
     let start = memory.as_ptr().align_offset(BLOCK);
     fallocate(&file, FallocateFlags::empty(), 0, len)?;
-    // The first write to a block that was only reserved takes longer.
+    // The first write to a block that was only reserved takes longer. Few long writes: each waits
+    // for the disk.
     let mut at = 0;
     while at < len {
-        at += file.write_at(&memory[start..start + batch.blocks().min(MOST)], at)? as u64;
+        at += file.write_at(&memory[start..start + MOST], at)? as u64;
     }
     file.sync_all()?;
     at = 0;

@@ -20,6 +20,7 @@ use sprat_sys::fork::Child;
 mod device;
 mod disk;
 mod memory;
+mod pauses;
 mod ring;
 mod socket;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod tests;
 pub use device::{HEADERS, Open, device, device_stream};
 pub use disk::{Batch, commit_direct, commit_mapped};
 pub use memory::memory;
+pub use pauses::long_turns;
 pub use ring::{cache_line, ring, ring_stream};
 pub use socket::Kernel;
 

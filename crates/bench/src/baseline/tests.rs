@@ -47,6 +47,12 @@ fn streams_count_what_arrived() {
 }
 
 #[test]
+fn long_turns_are_among_the_shorter_ones() {
+    let [all, some, none] = long_turns(1 << 20, SECOND / 100, [0, 1_000, u64::MAX]);
+    assert!(all > 0 && all >= some && none == 0, "{all} {some} {none}");
+}
+
+#[test]
 fn the_time_limit_ends_a_measurement_too() {
     let short = Limits { count: usize::MAX / 16, time_ns: 1 };
     assert_eq!(ring(64, short).unwrap().len(), 1);

@@ -10,6 +10,8 @@ use sprat_sim::check::Entry;
 use sprat_sim::check::history::Name;
 use sprat_sim::check::store::{Answer, Op, Reject, Value};
 
+use super::expiry::Timed;
+
 /// One operation of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
@@ -19,6 +21,9 @@ pub struct Record {
     pub name: Name,
     /// The operation.
     pub op: Op,
+    /// The lifetime that the operation gives the object, in milliseconds. `None` if the object then
+    /// does not expire, or if the operation leaves the lifetime as it is.
+    pub lifetime_ms: Option<u64>,
     /// The answer. `None` if the outcome is unknown.
     pub answer: Option<Answer>,
     /// The moments of the call and of the end.
@@ -30,10 +35,12 @@ pub struct Record {
 impl Record {
     /// Returns the operation as the checker takes it. `None` if it proves nothing: a read whose
     /// outcome is unknown.
-    pub fn entry(&self) -> Option<Entry<Op, Answer>> {
+    pub fn entry(&self) -> Option<Entry<Timed, Answer>> {
         let answer = self.answer.map(|answer| (self.moments[1], answer));
         let proves = answer.is_some() || !matches!(self.op, Op::Read(_));
-        proves.then(|| Entry { op: self.op.clone(), called: self.moments[0], answer })
+        let (lifetime_ms, times_ns) = (self.lifetime_ms, self.times_ns);
+        let timed = || Timed { op: self.op.clone(), lifetime_ms, times_ns };
+        proves.then(|| Entry { op: timed(), called: self.moments[0], answer })
     }
 
     /// Returns the outcome as one word.
@@ -68,6 +75,7 @@ enum Verb {
     Add,
     Append,
     Swap,
+    Touch,
 }
 
 /// The name of an answer in a line of the history.
@@ -109,6 +117,9 @@ struct Line {
     /// The value to write, or the number to add.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     value: Option<Content>,
+    /// The lifetime that the operation gives the object.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    lifetime_ms: Option<u64>,
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     if_exists: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -139,7 +150,6 @@ struct Line {
 impl From<Value> for Content {
     fn from(value: Value) -> Self {
         match value {
-            // No client writes objects that expire.
             Value::Bytes(tag) | Value::Expiring(tag) => Self::Bytes(tag),
             Value::Word(word) => Self::Integer(word.cast_signed()),
             Value::Chain(chain) => Self::Chain(chain),
@@ -166,8 +176,8 @@ pub fn line(record: &Record) -> String {
         Op::AddInteger(reject, by) => (Verb::Add, Some(Content::Integer(by)), reject),
         Op::Append(reject, tag) => (Verb::Append, Some(Content::Bytes(tag)), reject),
         Op::Swap(reject, value) => (Verb::Swap, Some(value.into()), reject),
-        // No client touches objects or adds doubles.
-        Op::Touch(reject, _) => (Verb::Write, None, reject),
+        Op::Touch(reject, _) => (Verb::Touch, None, reject),
+        // No client adds doubles.
         Op::AddDouble(reject, bits) => (Verb::Add, Some(Content::Bytes(bits)), reject),
     };
     let (answer, version, result) = match record.answer {
@@ -195,6 +205,7 @@ pub fn line(record: &Record) -> String {
         key: record.name.1,
         op,
         value,
+        lifetime_ms: record.lifetime_ms,
         if_exists: reject.missing,
         if_absent: reject.exists,
         if_version: reject.version_ne,
@@ -230,10 +241,16 @@ pub fn record(text: &str) -> Result<Option<Record>, String> {
         version_ne: line.if_version,
         version_le: line.if_newer_than,
     };
+    let expires = line.lifetime_ms.is_some();
+    let written = |value: Content| match (value.into(), expires) {
+        (Value::Bytes(tag), true) => Value::Expiring(tag),
+        (value, _) => value,
+    };
     let op = match (line.op, line.value) {
         (Verb::Read, _) => Op::Read(reject),
-        (Verb::Write, Some(value)) => Op::Write(reject, value.into()),
-        (Verb::Swap, Some(value)) => Op::Swap(reject, value.into()),
+        (Verb::Touch, _) => Op::Touch(reject, expires),
+        (Verb::Write, Some(value)) => Op::Write(reject, written(value)),
+        (Verb::Swap, Some(value)) => Op::Swap(reject, written(value)),
         (Verb::Remove, _) => Op::Remove(reject),
         (Verb::Add, Some(Content::Integer(by))) => Op::AddInteger(reject, by),
         (Verb::Append, Some(Content::Bytes(tag))) => Op::Append(reject, tag),
@@ -266,6 +283,7 @@ pub fn record(text: &str) -> Result<Option<Record>, String> {
         client: line.client,
         name: (line.table, line.key),
         op,
+        lifetime_ms: line.lifetime_ms,
         answer: answer.transpose()?,
         moments: [line.called, line.ended],
         times_ns: [line.called_ns, line.ended_ns],
@@ -281,7 +299,14 @@ mod tests {
     use super::*;
 
     fn sample(op: Op, answer: Option<Answer>) -> Record {
-        Record { client: 3, name: (1, 17), op, answer, moments: [4, 9], times_ns: [40, 95] }
+        let expires = match op {
+            Op::Write(_, value) | Op::Swap(_, value) => matches!(value, Value::Expiring(_)),
+            Op::Touch(_, expires) => expires,
+            _ => false,
+        };
+        let (moments, times_ns) = ([4, 9], [40, 95]);
+        let lifetime_ms = expires.then_some(700);
+        Record { client: 3, name: (1, 17), op, lifetime_ms, answer, moments, times_ns }
     }
 
     #[test]
@@ -300,6 +325,13 @@ mod tests {
             "{\"client\":3,\"table\":1,\"key\":17,\"op\":\"add\",\"value\":{\"integer\":-2},\
              \"outcome\":\"unknown\",\"called\":4,\"ended\":9,\"called_ns\":40,\"ended_ns\":95}"
         );
+        let touch = sample(Op::Touch(Reject::default(), true), Some(Answer::Missing));
+        assert_eq!(
+            line(&touch),
+            "{\"client\":3,\"table\":1,\"key\":17,\"op\":\"touch\",\"lifetime_ms\":700,\
+             \"outcome\":\"ok\",\"answer\":\"missing\",\"called\":4,\"ended\":9,\"called_ns\":40,\
+             \"ended_ns\":95}"
+        );
     }
 
     #[test]
@@ -313,6 +345,10 @@ mod tests {
             Op::Remove(Reject::default()),
             Op::AddInteger(reject, i64::MIN),
             Op::Swap(exists, Value::Bytes(3)),
+            Op::Write(reject, Value::Expiring(4)),
+            Op::Swap(exists, Value::Expiring(5)),
+            Op::Touch(reject, true),
+            Op::Touch(exists, false),
         ];
         let answers = [
             Answer::Read(1, Value::Word(5)),

@@ -1,5 +1,5 @@
 //! The load of a run of `sprat chaos`: client threads that read, write, remove and increment a few
-//! hot and many cold objects of several tables, and record each operation.
+//! hot and many cold objects of several tables, some of which expire, and record each operation.
 //!
 //! ```text
 //! client 0 ─┐
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sprat::internals::transports::Options;
-use sprat::kv::{Client, Condition, Error, TableId, Version};
+use sprat::kv::{Client, Condition, Error, Table, TableId, Version};
 use sprat_proto::Rng;
 use sprat_sim::check::history::Name;
 use sprat_sim::check::store::{self, Answer, Op, Reject, Value};
@@ -51,6 +51,13 @@ const LENGTHS: [u64; 3] = [10, 200, 8_000];
 /// The probability that a client swaps a value of bytes and does not write it, in parts per
 /// million.
 const SWAP_PPM: u32 = 250_000;
+/// The longest lifetime of an object, in milliseconds: many end while the object's key is hot.
+const LONGEST_LIFETIME_MS: u64 = 3_000;
+/// The probability that a client gives an object a lifetime where it may, in parts per million.
+const EXPIRES_PPM: u32 = 750_000;
+/// The probability that a client gives such an object another lifetime instead of another value, in
+/// parts per million.
+const TOUCH_PPM: u32 = 250_000;
 
 /// The state that the clients of a run share.
 pub(super) struct Shared {
@@ -168,7 +175,7 @@ pub(super) fn read_all(
     let mut count = 0;
     for table in 0..target.tables.len() as u64 {
         for key in &keys {
-            user.execute((table, *key), Op::Read(Reject::default()));
+            user.execute((table, *key), Op::Read(Reject::default()), None);
             count += 1;
         }
     }
@@ -191,6 +198,11 @@ fn is_counter(key: u64) -> bool {
 /// True if only appends change the object with this key. Every eighth one is such.
 fn is_chain(key: u64) -> bool {
     key % 8 == 6
+}
+
+/// True if the object with this key is bytes that may expire. Every fourth one is such.
+fn may_expire(key: u64) -> bool {
+    key % 4 == 1
 }
 
 /// One client, and what it remembers.
@@ -233,8 +245,8 @@ impl User {
             if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                 break;
             }
-            let (name, op) = self.draw();
-            self.execute(name, op);
+            let (name, op, lifetime_ms) = self.draw();
+            self.execute(name, op, lifetime_ms);
             self.operations += 1;
             if self.operations.is_multiple_of(LIFE)
                 && let Ok(client) = connect(self.number, &self.target)
@@ -246,8 +258,8 @@ impl User {
         self.shared.bounds[usize::from(self.number)].store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// Draws an operation and its object.
-    fn draw(&mut self) -> (Name, Op) {
+    /// Draws an operation, its object, and the lifetime that it gives the object.
+    fn draw(&mut self) -> (Name, Op, Option<u64>) {
         let table = self.rng.below(self.target.tables.len() as u64);
         let key = if self.rng.chance(500_000) {
             hot_keys(&self.shared).start + self.rng.below(HOT)
@@ -256,6 +268,8 @@ impl User {
         };
         let name = (table, key);
         let reject = self.reject(name);
+        let expires = may_expire(key) && self.rng.chance(EXPIRES_PPM);
+        let lifetime_ms = expires.then(|| self.rng.below(LONGEST_LIFETIME_MS));
         let op = match self.rng.below(10) {
             0..4 => Op::Read(reject),
             4 => Op::Remove(reject),
@@ -263,11 +277,13 @@ impl User {
             _ if is_chain(key) => {
                 Op::Append(reject, self.shared.tag.fetch_add(1, Ordering::Relaxed) + 1)
             }
+            _ if may_expire(key) && self.rng.chance(TOUCH_PPM) => Op::Touch(reject, expires),
             _ => {
                 let longest = LENGTHS[self.rng.below(LENGTHS.len() as u64) as usize];
                 let length = self.rng.below(longest);
                 let tag = self.shared.tag.fetch_add(1, Ordering::Relaxed) + 1;
-                let value = Value::Bytes(length << 48 | tag);
+                let tag = length << 48 | tag;
+                let value = if expires { Value::Expiring(tag) } else { Value::Bytes(tag) };
                 if self.rng.chance(SWAP_PPM) {
                     Op::Swap(reject, value)
                 } else {
@@ -275,7 +291,8 @@ impl User {
                 }
             }
         };
-        (name, op)
+        let gives = !matches!(op, Op::Read(_) | Op::Remove(_));
+        (name, op, lifetime_ms.filter(|_| gives))
     }
 
     /// Draws the condition of an operation.
@@ -292,17 +309,18 @@ impl User {
     }
 
     /// Executes an operation and records it.
-    fn execute(&mut self, name: Name, op: Op) {
+    fn execute(&mut self, name: Name, op: Op, lifetime_ms: Option<u64>) {
         let hurries = self.rng.chance(30_000);
         let patience =
             if hurries { Duration::from_millis(1 + self.rng.below(HURRY_MS)) } else { PATIENCE };
         self.client.set_timeout(patience);
         let called = (self.shared.now(), self.shared.now_ns());
-        let (answer, why) =
-            match ask(&self.client, self.target.tables[name.0 as usize], name.1, &op) {
-                Ok(answer) => (Some(answer), None),
-                Err(error) => (outcome(&error), Some(error)),
-            };
+        let table = self.client.table_by_id(self.target.tables[name.0 as usize]);
+        let lifetime = lifetime_ms.map(Duration::from_millis);
+        let (answer, why) = match ask(&table, name.1, &op, lifetime) {
+            Ok(answer) => (Some(answer), None),
+            Err(error) => (outcome(&error), Some(error)),
+        };
         let ended = (self.shared.now(), self.shared.now_ns());
         if let Some(
             Answer::Read(version, _)
@@ -322,6 +340,7 @@ impl User {
             client: self.number,
             name,
             op,
+            lifetime_ms,
             answer,
             moments: [called.0, ended.0],
             times_ns: [called.1, ended.1],
@@ -381,8 +400,8 @@ fn value_of(key: u64, bytes: &[u8]) -> Value {
 }
 
 /// Executes an operation of the checker in the store.
-fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Error> {
-    let (table, number, key) = (client.table_by_id(table), key, key_bytes(key));
+fn ask(table: &Table<'_>, key: u64, op: &Op, lifetime: Option<Duration>) -> Result<Answer, Error> {
+    let (number, key) = (key, key_bytes(key));
     Ok(match op {
         Op::Read(reject) => match table.get_if(&key, condition(reject))? {
             Some(object) => Answer::Read(object.version.0, value_of(number, &object.value)),
@@ -390,11 +409,15 @@ fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Err
         },
         Op::Write(reject, value) => {
             let Some(bytes) = written(*value) else { return Ok(Answer::Nothing) };
-            Answer::Version(table.put_if(&key, &bytes, condition(reject))?.0)
+            let condition = condition(reject);
+            Answer::Version(match lifetime {
+                Some(lifetime) => table.put_expiring_if(&key, &bytes, lifetime, condition)?.0,
+                None => table.put_if(&key, &bytes, condition)?.0,
+            })
         }
         Op::Swap(reject, value) => {
             let Some(bytes) = written(*value) else { return Ok(Answer::Nothing) };
-            let (version, old) = table.swap_if(&key, &bytes, None, condition(reject))?;
+            let (version, old) = table.swap_if(&key, &bytes, lifetime, condition(reject))?;
             let old = old.map(|old| (old.version.0, value_of(number, &old.value)));
             Answer::Swapped(version.0, old)
         }
@@ -409,16 +432,19 @@ fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Err
             let length = table.append_if(&key, &tag.to_be_bytes(), condition(reject))?;
             Answer::Version(length.version.0)
         }
-        Op::AddDouble(..) | Op::Touch(..) => Answer::Nothing,
+        Op::Touch(reject, _) => {
+            Answer::Version(table.touch_if(&key, lifetime, condition(reject))?.0)
+        }
+        Op::AddDouble(..) => Answer::Nothing,
     })
 }
 
 /// Returns the bytes of a value that clients write.
 fn written(value: Value) -> Option<Vec<u8>> {
     match value {
-        Value::Bytes(tag) => Some(value_bytes(tag)),
+        Value::Bytes(tag) | Value::Expiring(tag) => Some(value_bytes(tag)),
         Value::Word(word) => Some(word.cast_signed().to_string().into_bytes()),
-        Value::Chain(_) | Value::Expiring(_) => None,
+        Value::Chain(_) => None,
     }
 }
 

@@ -39,6 +39,7 @@ use crate::{memory, out};
 
 pub mod bonds;
 mod disks;
+pub mod expiry;
 mod faults;
 pub mod history;
 mod load;

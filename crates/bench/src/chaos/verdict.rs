@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sprat_sim::check::history::Name;
-use sprat_sim::check::store::{Answer, Object};
+use sprat_sim::check::store::Answer;
 use sprat_sim::check::stream::{Stream, Violation};
 
+use super::expiry::{Expiring, Timed};
 use super::history::{self, Outcome, Record};
 use super::plan::Fault;
 use crate::fail::{Fail, Named as _};
@@ -65,7 +66,7 @@ pub struct Summary {
 
 /// The verdict while records come.
 pub struct Verdict {
-    streams: HashMap<Name, Stream<Object>>,
+    streams: HashMap<Name, Stream<Expiring>>,
     /// The objects whose streams have operations to check.
     waiting: Vec<Name>,
     file: Option<BufWriter<File>>,
@@ -171,7 +172,7 @@ impl Verdict {
             return;
         }
         let Some(entry) = record.entry() else { return };
-        let stream = self.streams.entry(record.name).or_insert_with(|| Stream::new(Object));
+        let stream = self.streams.entry(record.name).or_insert_with(|| Stream::new(Expiring));
         if stream.waiting() == 0 {
             self.waiting.push(record.name);
         }
@@ -193,7 +194,7 @@ impl Verdict {
                 let text = explain(name, &violation);
                 self.summary.violation.get_or_insert(text);
                 // The object has no further verdict.
-                self.streams.insert(name, Stream::new(Object));
+                self.streams.insert(name, Stream::new(Expiring));
                 continue;
             }
             if stream.waiting() > 0 {
@@ -218,7 +219,7 @@ impl Verdict {
 }
 
 /// Returns a violation as text, with the operations that no order explains.
-fn explain(name: Name, violation: &Violation<sprat_sim::check::store::Op, Answer>) -> String {
+fn explain(name: Name, violation: &Violation<Timed, Answer>) -> String {
     let at = format!("table {}, key{}", name.0, name.1);
     match violation {
         Violation::TooHard => {
@@ -232,11 +233,13 @@ fn explain(name: Name, violation: &Violation<sprat_sim::check::store::Op, Answer
                 text += &format!("  ({from} more before these)\n");
             }
             for entry in &part[from..] {
+                let [called, ended] = entry.op.times_ns.map(|ns| ns as f64 / 1e6);
                 let answer = match &entry.answer {
-                    Some((at, answer)) => format!("answered at {at}: {answer:?}"),
+                    Some((at, answer)) => format!("answered at {at} ({ended:.1} ms): {answer:?}"),
                     None => "no answer".to_owned(),
                 };
-                text += &format!("  called at {}: {:?}; {answer}\n", entry.called, entry.op);
+                let (at, op) = (entry.called, &entry.op);
+                text += &format!("  called at {at} ({called:.1} ms): {op:?}; {answer}\n");
             }
             text
         }
@@ -251,7 +254,7 @@ mod tests {
 
     fn record(name: Name, op: Op, answer: Option<Answer>, moments: [u64; 2]) -> Record {
         let times_ns = moments.map(|moment| moment * 10);
-        Record { client: 0, name, op, answer, moments, times_ns }
+        Record { client: 0, name, op, lifetime_ms: None, answer, moments, times_ns }
     }
 
     fn write(version: u64, at: u64) -> Record {

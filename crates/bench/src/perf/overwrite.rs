@@ -10,8 +10,9 @@
 //! the server has memory, so that the cleaner is at work as it is after hours of the same load. At
 //! 25 % the log takes new memory instead of cleaning for most of the time.
 //!
-//! The server counts turns of its loop by the processor time that they took. The test prints their
-//! number at each level.
+//! The server counts turns of its loop by the processor time that they took. The test prints how
+//! many of them there were a second at each level, beside those of a loop that only touches memory
+//! ([`long_turns`]).
 //!
 //! Before that, objects of 1 MB are written one after the other to a fresh server, whose log grows
 //! with them.
@@ -20,13 +21,16 @@ use std::time::Duration;
 
 use sprat::kv::OperationId;
 use sprat_proto::Instant;
+use sprat_proto::time::{MS, SECOND, US};
 use sprat_store::objects::entry::{OBJECT, Record};
+use sprat_sys::clock;
 
 use super::basic::{Objects, Set, key};
 use super::bench::Bench;
 use super::measure::{Figures, Lane, Sample, in_turns};
 use super::options::Overwriting;
 use super::report::Row;
+use crate::baseline::long_turns;
 use crate::fail::Fail;
 use crate::store::Store;
 use crate::{memory, out};
@@ -62,7 +66,11 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let set = Set::fill(bench, SIZE, 1)?;
     let live = (OBJECT + key(0).len() + SIZE) as u64;
     let appended = live + Record::size(false) as u64;
-    let (mut filled, mut notes) = (0, Vec::new());
+    let floor_ns = FLOOR_NS.min(bench.time.as_nanos() as u64);
+    let floor = long_turns((memory / 2) as usize, floor_ns, TURNS.map(|(.., ns)| ns));
+    let floor = Turns { counts: floor, at: Instant::ZERO.after(floor_ns) };
+    let mut notes = vec![format!("a loop that only touches memory: {}", floor.since(&NONE))];
+    let mut filled = 0;
     for level in levels {
         let count = memory / 100 * level / live;
         let mut objects = set.over(bench, &bench.transports[0].clone())?;
@@ -98,21 +106,30 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     }
     set.end()?;
     bench.report.end()?;
-    bench.report.print("turns of the server's loop by their processor time:")?;
-    notes.iter().try_for_each(|note| bench.report.print(&format!("  {note}")))
+    bench.report.print("\nturns of the server's loop a second, by their processor time:\n")?;
+    notes.iter().try_for_each(|note| bench.report.print(&format!("  {note}\n")))
 }
 
-/// The turns of a server's loop since its start, by the processor time that they took.
-struct Turns([u64; TURNS.len()]);
+/// The most time in nanoseconds for which the loop runs that only touches memory.
+const FLOOR_NS: u64 = 10 * SECOND;
 
-/// The counters of turns, each with the least time of its turns.
-const TURNS: [(&str, &str); 6] = [
-    ("turns_from_100us", "100 µs"),
-    ("turns_from_200us", "200 µs"),
-    ("turns_from_500us", "500 µs"),
-    ("stalls", "1 ms"),
-    ("stalls_from_4ms", "4 ms"),
-    ("stalls_from_16ms", "16 ms"),
+/// The turns of a loop up to a time, by the processor time that they took.
+struct Turns {
+    counts: [u64; TURNS.len()],
+    at: Instant,
+}
+
+/// No turns yet.
+const NONE: Turns = Turns { counts: [0; TURNS.len()], at: Instant::ZERO };
+
+/// The counters of turns, each with the least time of its turns, as a text and in nanoseconds.
+const TURNS: [(&str, &str, u64); 6] = [
+    ("turns_from_100us", "100 µs", 100 * US),
+    ("turns_from_200us", "200 µs", 200 * US),
+    ("turns_from_500us", "500 µs", 500 * US),
+    ("stalls", "1 ms", MS),
+    ("stalls_from_4ms", "4 ms", 4 * MS),
+    ("stalls_from_16ms", "16 ms", 16 * MS),
 ];
 
 impl Turns {
@@ -120,18 +137,21 @@ impl Turns {
     fn read(store: &mut Store) -> Result<Self, Fail> {
         let servers = store.servers()?;
         let server = servers.first().ok_or_else(|| Fail::new("the cluster has no server"))?;
-        let mut turns = [0; TURNS.len()];
-        for (turns, (name, _)) in turns.iter_mut().zip(TURNS) {
-            *turns = store.counter(server, name)?;
+        let mut counts = [0; TURNS.len()];
+        for (count, (name, ..)) in counts.iter_mut().zip(TURNS) {
+            *count = store.counter(server, name)?;
         }
-        Ok(Self(turns))
+        Ok(Self { counts, at: clock::now() })
     }
 
     /// Describes the turns since `before`.
     fn since(&self, before: &Self) -> String {
-        let counts = self.0.iter().zip(&before.0).zip(TURNS);
+        let seconds = self.at.since(before.at).max(1) as f64 / SECOND as f64;
+        let counts = self.counts.iter().zip(&before.counts).zip(TURNS);
         let text: Vec<_> = counts
-            .map(|((after, before), (_, least))| format!("{} from {least}", after - before))
+            .map(|((after, before), (_, least, _))| {
+                format!("{:.1} from {least}", (after - before) as f64 / seconds)
+            })
             .collect();
         text.join(", ")
     }

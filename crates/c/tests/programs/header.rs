@@ -6,7 +6,10 @@ use std::fs;
 use std::mem::offset_of;
 use std::process::Command;
 
-use sprat::kv::{MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE};
+use sprat::kv::{
+    MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES, MAX_KEY, MAX_PARTS, MAX_TRANSACTION,
+    MAX_TRANSACTION_BYTES, MAX_VALUE,
+};
 use sprat_c::{Status, abi};
 
 use crate::{folder, libraries, output};
@@ -137,7 +140,33 @@ fn structures_have_the_layout_of_the_header() {
         ]
     );
     layout!(code, Entry, "sprat_entry", [key, key_length, value, value_length, version]);
+    index_layouts(&mut code);
     check(&code);
+}
+
+/// Adds checks of the structures of indexes.
+fn index_layouts(code: &mut String) {
+    layout!(
+        code,
+        IndexSource,
+        "sprat_index_source",
+        [kind, number, separator, at, length, reserved]
+    );
+    layout!(code, IndexInfo, "sprat_index_info", [source, ready, node_bytes, reserved, name]);
+    layout!(
+        code,
+        IndexKeys,
+        "sprat_index_keys",
+        [from, from_length, to, to_length, from_bound, to_bound, reserved]
+    );
+    layout!(
+        code,
+        IndexEntry,
+        "sprat_index_entry",
+        [index_key, index_key_length, key, key_length, value, value_length, version]
+    );
+    layout!(code, Lent, "sprat_bytes", [bytes, length]);
+    layout!(code, Piece, "sprat_bytes", [bytes, length]);
 }
 
 #[test]
@@ -149,9 +178,14 @@ fn limits_are_those_of_the_header() {
         ("SPRAT_MAX_PARTS", MAX_PARTS),
         ("SPRAT_MAX_TRANSACTION", MAX_TRANSACTION),
         ("SPRAT_MAX_TRANSACTION_BYTES", MAX_TRANSACTION_BYTES),
+        ("SPRAT_MAX_INDEX_KEY", MAX_INDEX_KEY),
+        ("SPRAT_MAX_INDEXES", MAX_INDEXES),
+        ("SPRAT_NAME_SIZE", abi::NAME_SIZE),
+        ("SPRAT_INDEX_NAME_SIZE", abi::INDEX_NAME_SIZE),
     ] {
         let _ = writeln!(code, "_Static_assert({name} == {number}, \"{name}\");");
     }
+    const { assert!(MAX_INDEX_NAME < abi::INDEX_NAME_SIZE) };
     check(&code);
 }
 

@@ -99,6 +99,29 @@ fn bad_input_is_refused() {
     assert_eq!(output(&mut program.command(&cluster.coordinator)), END);
 }
 
+fn indexes(transport: &str) {
+    let cluster = Cluster::start(transport, "indexes", 2);
+    let program = Program::new("tests/programs/indexes.c", &["-lsprat"]);
+    assert_eq!(output(&mut program.command(&cluster.coordinator)), END);
+}
+
+#[test]
+fn indexes_work_over_shared_memory() {
+    indexes("fast+shm");
+}
+
+#[test]
+fn indexes_work_over_tcp() {
+    indexes("tcp");
+}
+
+#[test]
+fn bad_input_to_indexes_is_refused() {
+    let cluster = Cluster::start("fast+shm", "indexes-misuse", 1);
+    let program = Program::new("tests/programs/indexes_misuse.c", &["-lsprat", "-lpthread"]);
+    assert_eq!(output(&mut program.command(&cluster.coordinator)), END);
+}
+
 /// A cluster that ends while a program has a client: its operations end at their deadlines.
 fn a_cluster_ends(transport: &str) {
     let cluster = Cluster::start(transport, "gone", 1);
@@ -133,6 +156,19 @@ const EXAMPLE: &str = "sprat: a fish after all\n\
                        robin: 3\n\
                        wren: 2\n\
                        3 objects\n";
+
+/// The output of the example with an index on a cluster.
+const INDEXES_EXAMPLE: &str = "in Paris: Ada,Paris Dora,Paris\n\
+                               in Oslo: Ada,Oslo Bob,Oslo\n\
+                               in Oslo after the exchange: Ada,Oslo Cleo,Oslo\n\
+                               from the last one down to M: Dora,Paris Cleo,Oslo Ada,Oslo\n";
+
+#[test]
+fn the_example_with_an_index_runs() {
+    let cluster = Cluster::start("fast+shm", "indexes-example", 1);
+    let program = Program::new("examples/indexes.c", &["-lsprat"]);
+    assert_eq!(output(&mut program.command(&cluster.coordinator)), INDEXES_EXAMPLE);
+}
 
 #[test]
 fn the_example_runs_with_either_library() {

@@ -25,6 +25,7 @@ use sprat_bench::out;
   sprat find people by-city Paris
   sprat find people by-city --prefix P
   sprat find people by-city --from M --limit 10
+  sprat find hits by-time --reverse --limit 10                the last ten
   sprat find words ordered --from a --below b --keys
   sprat find people by-city Paris --json      {\"index_key\":\"Paris\",\"key\":\"17\",…}")]
 pub(crate) struct Find {
@@ -46,6 +47,9 @@ pub(crate) struct Find {
     /// Only index keys that begin with this.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["from", "below"])]
     prefix: Option<OsString>,
+    /// Begin with the last index key and go down.
+    #[arg(long)]
+    reverse: bool,
     /// At most this many objects.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -83,7 +87,11 @@ pub(crate) fn run(args: &Find) -> Result<(), Fail> {
     let mut left = args.limit.unwrap_or(usize::MAX);
     let mut rest = Some(args.range());
     while let Some(range) = rest.filter(|_| left > 0) {
-        let page = indexed.page(&args.index, range, left).map_err(explain)?;
+        let page = match args.reverse {
+            false => indexed.page(&args.index, range, left),
+            true => indexed.page_back(&args.index, range, left),
+        };
+        let page = page.map_err(explain)?;
         left -= page.found.len();
         out::raw(page.found.iter().map(|found| line(args, found)).collect::<String>())?;
         rest = page.rest;

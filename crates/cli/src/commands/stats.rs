@@ -20,7 +20,8 @@ mod watch;
 /// Show the counters of the servers: first what matters most, then those that are not 0.
 ///
 /// Rates are averages since the start of each server. With --watch they are those of each interval.
-/// Writes are all changes of objects.
+/// Writes are all changes of objects. A request is answered from the begin of the turn of the
+/// server's loop that receives it to the end of the one that replies: without the network.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat stats

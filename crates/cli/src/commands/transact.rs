@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value};
-use sprat::kv::{Condition, Error, MAX_TRANSACTION_BYTES, Object, TableId, Transaction, Version};
+use sprat::kv::{
+    AnyTable, Condition, Error, MAX_TRANSACTION_BYTES, Object, TableId, Transaction, Version,
+};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
@@ -113,14 +115,23 @@ pub(crate) fn run(args: &Transact) -> Result<(), Fail> {
     let changed =
         lines.iter().filter(|line| matches!(line.action, Action::Put(_) | Action::Remove));
     let changed: HashSet<TableId> = changed.map(|line| tables[&line.table]).collect();
-    changed.into_iter().try_for_each(|table| index::none(&store, table))?;
+    let mut indexed = HashMap::new();
+    for table in changed {
+        if let Some(with_indexes) = index::of(&store, table)? {
+            indexed.insert(table, with_indexes);
+        }
+    }
     let mut executed = Executed::default();
     let mut at = 0;
     let body = |transaction: &mut Transaction<'_>| {
         executed.found.clear();
         for (index, line) in lines.iter().enumerate() {
             at = index;
-            execute(&store, transaction, (tables[&line.table], line), &mut executed.found)?;
+            let table = store.raw().table_by_id(tables[&line.table]);
+            match indexed.get(&table.id()) {
+                Some(indexed) => execute(transaction, indexed, line, &mut executed.found)?,
+                None => execute(transaction, &table, line, &mut executed.found)?,
+            }
         }
         at = lines.len();
         let objects = transaction.objects().into_iter();
@@ -153,18 +164,18 @@ fn transact(
 
 /// Executes one command.
 fn execute(
-    store: &Store,
     transaction: &mut Transaction<'_>,
-    (table, line): (TableId, &Line),
+    table: &impl AnyTable,
+    line: &Line,
     found: &mut Vec<Option<Object>>,
 ) -> Result<(), Error> {
-    let (table, key) = (store.raw().table_by_id(table), line.key.as_bytes());
+    let key = line.key.as_bytes();
     match &line.action {
-        Action::Get => found.push(transaction.get(&table, key)?),
-        Action::Put(value) => transaction.put(&table, key, value.as_bytes())?,
-        Action::Remove => transaction.remove(&table, key)?,
+        Action::Get => found.push(transaction.get(table, key)?),
+        Action::Put(value) => transaction.put(table, key, value.as_bytes())?,
+        Action::Remove => transaction.remove(table, key)?,
         Action::Check(version) => {
-            transaction.check(&table, key, Condition::if_version(Version(*version)))?;
+            transaction.check(table, key, Condition::if_version(Version(*version)))?;
         }
     }
     Ok(())

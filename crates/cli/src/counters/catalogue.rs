@@ -6,6 +6,7 @@
 //! here. `tidy` compares this list with the code: each
 //! name that a layer reports has a row, and no row is left over.
 
+use sprat_proto::node::ANSWERED;
 use sprat_store::counter::{Counter, Kind, Unit};
 use sprat_store::{coordinator, master};
 
@@ -45,6 +46,24 @@ const UPTIME: Counter = Counter {
     kind: Kind::Level,
     unit: Unit::Seconds,
     help: "Time since the start of the process.",
+};
+
+/// The catalogue row of the answers of a process. In a counter's name, the longest time follows.
+pub(crate) const ANSWERS: Counter = Counter {
+    name: ANSWERED,
+    kind: Kind::Total,
+    unit: Unit::Requests,
+    help: "Requests answered in at most this time, and in more than that of the counter before: \
+           from the begin of the turn that received them to the end of the one that answered \
+           them.",
+};
+
+/// The catalogue row of the time that all answers of a process took.
+const ANSWERS_NS: Counter = Counter {
+    name: "answered_ns",
+    kind: Kind::Total,
+    unit: Unit::Nanoseconds,
+    help: "Sum of these times.",
 };
 
 /// The catalogue rows of the counters of a process. All of them only grow.
@@ -251,7 +270,8 @@ pub(crate) fn of_store(part: Part, name: &str) -> Option<&'static Counter> {
 
 /// Returns the catalogue row of a counter of a process.
 pub(crate) fn of_process(name: &str) -> Option<&'static Counter> {
-    std::iter::once(&UPTIME).chain(PROCESS).find(|counter| counter.name == name)
+    let named = [&UPTIME, &ANSWERS_NS].into_iter().chain(PROCESS).find(|row| row.name == name);
+    named.or_else(|| name.starts_with(ANSWERED).then_some(&ANSWERS))
 }
 
 /// Returns the catalogue row of a counter of a transport, driver or device.
@@ -283,7 +303,8 @@ mod tests {
         );
         let refused = [Counter { name: "refused_STATUS", ..REFUSED }];
         let store: Vec<_> = master::COUNTERS.iter().chain(&refused).collect();
-        let process: Vec<_> = std::iter::once(&UPTIME).chain(PROCESS).collect();
+        let answers = Counter { name: "answered_TIME", ..ANSWERS };
+        let process = [&UPTIME, &answers, &ANSWERS_NS].into_iter().chain(PROCESS).collect();
         for (title, counters) in [
             ("A server's store", store),
             ("The coordinator", coordinator::COUNTERS.iter().collect()),

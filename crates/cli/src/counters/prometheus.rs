@@ -7,30 +7,34 @@
 //! sprat_transport_resent_total{server="1.1",transport="fast+udp"} 0
 //! ```
 //!
-//! A total ends in `_total`, and a time is in seconds. Levels have the name of `sprat stats`. Many
-//! servers in one text have the label `server`, and `sprat_up` is 0 for one that does not answer. A
-//! process that serves its own counters has no such label: Prometheus adds one for the process. Its
-//! shards have the label `shard`, if there are several.
+//! A total ends in `_total`, and a time is in seconds. The times of answers are a histogram. Levels
+//! have the name of `sprat stats`. Many servers in one text have the label `server`, and `sprat_up`
+//! is 0 for one that does not answer. A process that serves its own counters has no such label:
+//! Prometheus adds one for the process. Its shards have the label `shard`, if there are several.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
+use sprat_proto::node::ANSWERED;
 use sprat_store::counter::{Counter, Kind, Unit};
 use sprat_store::master;
 
+use super::answers::Answers;
 use super::catalogue::{self, Part};
 
 /// The media type of the text.
 pub(crate) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The samples of one Prometheus metric: its labels and values.
-struct Metric<'c> {
-    counter: &'c Counter,
-    samples: Vec<(String, u64)>,
+/// One Prometheus metric.
+struct Metric {
+    kind: &'static str,
+    help: &'static str,
+    /// The samples after the metric's name: labels and a value.
+    samples: Vec<String>,
 }
 
-type Metrics<'c> = BTreeMap<String, Metric<'c>>;
+type Metrics = BTreeMap<String, Metric>;
 
 /// The counter `sprat_up`: 1 for a server that answered, else 0.
 const UP: Counter = Counter {
@@ -79,7 +83,7 @@ pub(crate) fn of_process(part: Part, workers: &[Map<String, Value>]) -> String {
 
 /// Adds all counters that are in the catalogue.
 fn add_all(
-    metrics: &mut Metrics<'_>,
+    metrics: &mut Metrics,
     part: Part,
     labels: &[(&str, &str)],
     counters: &Map<String, Value>,
@@ -88,7 +92,9 @@ fn add_all(
         Part::Coordinator => "sprat_coordinator_",
         Part::Server => "sprat_",
     };
-    for (name, value) in counters {
+    add_answers(metrics, labels, counters);
+    let others = counters.iter().filter(|(name, _)| !name.starts_with(ANSWERED));
+    for (name, value) in others {
         if let Value::Object(inner) = value {
             let labels = [labels, &[("transport", name.as_str())]].concat();
             for (name, value) in inner {
@@ -112,10 +118,10 @@ fn add_all(
     }
 }
 
-fn add<'c>(
-    metrics: &mut Metrics<'c>,
+fn add(
+    metrics: &mut Metrics,
     prefix: &str,
-    counter: &'c Counter,
+    counter: &Counter,
     labels: &[(&str, &str)],
     value: u64,
 ) {
@@ -126,26 +132,55 @@ fn add<'c>(
     if counter.kind == Kind::Total {
         name += "_total";
     }
+    let value = match counter.unit {
+        Unit::Nanoseconds => (value as f64 / 1e9).to_string(),
+        _ => value.to_string(),
+    };
+    let kind = if counter.kind == Kind::Total { "counter" } else { "gauge" };
+    let metric = metrics.entry(name).or_insert_with(|| Metric::new(kind, counter));
+    metric.samples.push(format!("{} {value}", listed(labels)));
+}
+
+/// Adds the times in which a process answered requests.
+fn add_answers(metrics: &mut Metrics, labels: &[(&str, &str)], counters: &Map<String, Value>) {
+    let answers = Answers::of(counters);
+    if answers.is_empty() {
+        return;
+    }
+    let metric = metrics
+        .entry("sprat_answer_seconds".to_owned())
+        .or_insert_with(|| Metric::new("histogram", &catalogue::ANSWERS));
+    for (suffix, bound, value) in answers.histogram() {
+        let bound = bound.as_deref().map(|bound| ("le", bound));
+        let labels: Vec<_> = labels.iter().copied().chain(bound).collect();
+        metric.samples.push(format!("{suffix}{} {value}", listed(&labels)));
+    }
+}
+
+impl Metric {
+    fn new(kind: &'static str, counter: &Counter) -> Self {
+        Self { kind, help: counter.help, samples: Vec::new() }
+    }
+}
+
+/// Returns labels as Prometheus writes them.
+fn listed(labels: &[(&str, &str)]) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
     let labels = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
-    let labels = labels.collect::<Vec<_>>().join(",");
-    let metric = metrics.entry(name).or_insert(Metric { counter, samples: Vec::new() });
-    metric.samples.push((labels, value));
+    format!("{{{}}}", labels.collect::<Vec<_>>().join(","))
 }
 
 /// Returns metrics in the text format, in the order of their names.
-fn text(metrics: Metrics<'_>) -> String {
+fn text(metrics: Metrics) -> String {
     let mut text = String::new();
-    for (name, Metric { counter, samples }) in metrics {
-        let kind = if counter.kind == Kind::Total { "counter" } else { "gauge" };
-        let help = counter.help.replace('\\', "\\\\").replace('\n', "\\n");
+    for (name, Metric { kind, help, samples }) in metrics {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         // Writing to a string cannot fail.
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (labels, value) in samples {
-            let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-            let _ = match counter.unit {
-                Unit::Nanoseconds => writeln!(text, "{name}{labels} {}", value as f64 / 1e9),
-                _ => writeln!(text, "{name}{labels} {value}"),
-            };
+        for sample in samples {
+            let _ = writeln!(text, "{name}{sample}");
         }
     }
     text
@@ -166,12 +201,20 @@ mod tests {
     fn golden_text() {
         let counters = json!({
             "reads": 7, "live_bytes": 5, "refused_Retry": 2, "unheard_of": 1,
+            "answered_1024ns": 5, "answered_512ns": 2, "answered_longer": 1, "answered_ns": 9_000,
             "fast+udp": { "resent": 3, "unheard_of": 1 }, "tcp": { "requests": 4 },
         });
         let servers = [("1.1".to_owned(), counters.as_object()), ("2.\"1".to_owned(), None)];
         assert_eq!(
-            of_servers(&servers),
-            r#"# HELP sprat_live_bytes Live entries in the log.
+            of_servers(&servers).replace(catalogue::ANSWERS.help, "HELP"),
+            r#"# HELP sprat_answer_seconds HELP
+# TYPE sprat_answer_seconds histogram
+sprat_answer_seconds_bucket{server="1.1",le="0.000000512"} 2
+sprat_answer_seconds_bucket{server="1.1",le="0.000001024"} 7
+sprat_answer_seconds_bucket{server="1.1",le="+Inf"} 8
+sprat_answer_seconds_sum{server="1.1"} 0.000009
+sprat_answer_seconds_count{server="1.1"} 8
+# HELP sprat_live_bytes Live entries in the log.
 # TYPE sprat_live_bytes gauge
 sprat_live_bytes{server="1.1"} 5
 # HELP sprat_reads_total Reads that were executed or refused.

@@ -42,6 +42,12 @@ impl Version {
 /// An object: the version of the last change, and the value unless it does not exist.
 type Object = (Version, Option<Value>);
 
+/// The times between which an object expires, in nanoseconds. `None` if it does not.
+type Expiry = Option<(u64, u64)>;
+
+/// The most by which clocks differ, in nanoseconds.
+const APART_NS: u64 = 250_000_000;
+
 /// An operation with its answer.
 #[derive(Clone, Debug)]
 struct Op {
@@ -69,6 +75,7 @@ impl Op {
         match (self.line["op"].as_str()?, before, self.value("value")) {
             ("read", before, _) => Some(before),
             ("write" | "swap", _, Some(value)) => Some(Some(value)),
+            ("touch", Some(value @ Value::Bytes(_)), _) => Some(Some(value)),
             ("remove", ..) => Some(None),
             ("add", before, Some(Value::Integer(by))) => {
                 match before.unwrap_or(Value::Integer(0)) {
@@ -128,15 +135,45 @@ impl Op {
 struct Store;
 
 impl Model for Store {
-    type State = Object;
+    type State = (Object, Expiry);
     type Op = Op;
     type Metadata = ();
 
-    fn init() -> Object {
-        (Version::Exactly(0), None)
+    fn init() -> Self::State {
+        ((Version::Exactly(0), None), None)
     }
 
-    fn step(&(version, value): &Object, op: &Op) -> (bool, Object) {
+    fn step(&(before, expiry): &Self::State, op: &Op) -> (bool, Self::State) {
+        let time = |field: &str| op.number(field).unwrap_or_default();
+        let is_open = op.is("outcome", "unknown");
+        let (called, ended) =
+            (time("called_ns"), if is_open { u64::MAX } else { time("ended_ns") });
+        let here = expiry.is_none_or(|(_, last)| called <= last.saturating_add(APART_NS));
+        let gone = expiry.is_some_and(|(first, _)| ended.saturating_add(APART_NS) >= first);
+        // What an operation without an answer does to an object that it does not find is nothing,
+        // or the same. With an answer, at most one of both is right, or both have the same end.
+        for before in [here.then_some(before), gone.then_some((before.0, None))] {
+            let Some(before) = before else { continue };
+            let (right, after) = Self::happen(&before, op);
+            if right && (!is_open || after != before || !gone) {
+                let lifetime = op.number("lifetime_ms").map(|ms| ms.saturating_mul(1_000_000));
+                let gives = ["write", "swap", "touch"].iter().any(|name| op.is("op", name))
+                    && (is_open || op.is("answer", "written") || op.is("answer", "swapped"));
+                let given = lifetime.map(|lifetime| {
+                    (called.saturating_add(lifetime), ended.saturating_add(lifetime))
+                });
+                let expiry = if gives { given } else { expiry };
+                return (true, (after, expiry.filter(|_| after.1.is_some())));
+            }
+        }
+        (is_open, (before, expiry))
+    }
+}
+
+impl Store {
+    /// Executes an operation on an object that exists or does not. Returns false if it cannot have
+    /// had its answer.
+    fn happen(&(version, value): &Object, op: &Op) -> (bool, Object) {
         let state = (version, value);
         let wrong = (false, state);
         if op.is("outcome", "unknown") {
@@ -166,7 +203,8 @@ impl Model for Store {
         match answer {
             "nothing" => (true, state),
             "missing" if value.is_none() => {
-                (refusal == Some("missing") || op.is("op", "read"), state)
+                let needs_one = op.is("op", "read") || op.is("op", "touch");
+                (refusal == Some("missing") || needs_one, state)
             }
             "exists" | "wrong-version" => (refusal == Some(answer) && value.is_some(), known),
             _ if refusal.is_some() => wrong,

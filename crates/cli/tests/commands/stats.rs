@@ -80,14 +80,17 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
             assert!(helps.insert(name.to_owned()) && text.ends_with('.'), "{line}");
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
             let (name, kind) = kind.split_once(' ').expect("a kind");
-            assert!(matches!(kind, "counter" | "gauge") && helps.contains(name), "{line}");
+            assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
+            assert!(helps.contains(name), "{line}");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
             assert!(kinds.insert(name.to_owned(), kind).is_none(), "{line}");
         } else {
             let (sample, value) = line.rsplit_once(' ').expect("a value");
             let name = sample.split('{').next().unwrap_or_default();
             assert!(name.starts_with("sprat_") && is_name(name), "{line}");
-            assert!(kinds.contains_key(name), "the kind comes first: {line}");
+            let of = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let is_histogram = of.is_some_and(|of| kinds.get(of) == Some(&"histogram"));
+            assert!(kinds.contains_key(name) || is_histogram, "the kind comes first: {line}");
             let value = value.parse::<f64>().expect("a number");
             assert!(samples.insert(sample.to_owned(), value).is_none(), "twice: {line}");
         }
@@ -137,10 +140,18 @@ fn every_process_serves_its_counters_to_prometheus() {
             Some(name) => format!("sprat_{name}_seconds"),
             None => format!("sprat_{name}"),
         };
-        let refused = name.starts_with("sprat_refused_");
+        let elsewhere = name.starts_with("sprat_refused_") || name.starts_with("sprat_answered");
         let there = one.contains_key(&name) || one.contains_key(&format!("{name}_total"));
-        assert!(there || refused, "{name}");
+        assert!(there || elsewhere, "{name}");
     }
+    // A histogram: each bucket has those before, the last one has all.
+    let buckets = texts[1].lines().filter(|line| line.starts_with("sprat_answer_seconds_bucket"));
+    let counts = buckets.map(|line| line.rsplit_once(' ').expect("a value").1.parse::<u64>());
+    let counts: Vec<_> = counts.map(|count| count.expect("a number")).collect();
+    assert!(counts.is_sorted() && counts.len() > 1, "{counts:?}");
+    let all = one["sprat_answer_seconds_count"];
+    assert_eq!(one["sprat_answer_seconds_bucket{le=\"+Inf\"}"], all);
+    assert!(all > 0.0 && one["sprat_answer_seconds_sum"] > 0.0);
 }
 
 #[test]

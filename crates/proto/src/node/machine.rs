@@ -13,6 +13,8 @@ pub struct Caller {
     pub transport: u32,
     /// The number of the request at the transport that received it.
     pub rpc: ServerRpc,
+    /// The begin of the turn that received the request.
+    pub at: Instant,
 }
 
 /// A link: the number by which a machine names a server that it sends requests to. The machine
@@ -150,6 +152,12 @@ pub trait Machine: Slices {
         deadline: Instant,
         reply: &mut Message,
     ) -> Replied;
+
+    /// Returns true once the machine has done as much work as a turn should have: the node leaves
+    /// the events that follow to its next turn. Called after each request.
+    fn fills_turn(&mut self) -> bool {
+        false
+    }
 
     /// True if the machine gains from calls of [`Machine::expect`] at present.
     fn expects(&self) -> bool {

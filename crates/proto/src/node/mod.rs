@@ -16,6 +16,7 @@
 
 pub mod machine;
 
+mod answers;
 mod counters;
 mod fast;
 mod held;
@@ -29,6 +30,7 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
+pub use answers::{ANSWERED, ANSWERED_MOST_NS};
 pub use fast::Fast;
 pub use host::{Host, Opened, Pairs, Written};
 pub use reach::ConnectError;

@@ -1,6 +1,7 @@
 //! Tests of a node with a machine and a host that the tests control, in virtual time: calls, lanes,
 //! races, timers and the disk.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,6 +31,11 @@ fn turn(node: &mut TestNode, us: u64, wants: impl IntoIterator<Item = Output>) -
     node.machine().wants.extend(wants);
     node.mark_unsent();
     node.turn(at(us), &[])
+}
+
+fn request(rpc: u64, byte: u8) -> Event<'static> {
+    let payload = Payload::Owned(vec![byte]);
+    Event::Request { rpc: ServerRpc(rpc), payload, deadline: Instant::NEVER }
 }
 
 /// Takes the calls that ended since `ended` was last called.
@@ -267,11 +273,6 @@ fn calls_fail_when_a_race_is_lost() {
 #[test]
 fn requests_are_answered_where_they_came_from() {
     let mut node = node(1);
-    let request = |rpc, byte| Event::Request {
-        rpc: ServerRpc(rpc),
-        payload: Payload::Owned(vec![byte]),
-        deadline: Instant::NEVER,
-    };
     node.machine().reply = Some(9);
     node.host_mut().wires[1].events.push_back(request(4, 7));
     turn(&mut node, 0, []);
@@ -280,14 +281,78 @@ fn requests_are_answered_where_they_came_from() {
     node.host_mut().wires[0].events.push_back(request(5, 8));
     turn(&mut node, 1, []);
     let (caller, byte) = node.machine().requests[1];
-    assert_eq!((caller, byte), (Caller { transport: 0, rpc: ServerRpc(5) }, 8));
+    assert_eq!((caller, byte), (Caller { transport: 0, rpc: ServerRpc(5), at: at(1) }, 8));
     let reply = |caller| Output::Reply { caller, message: Message::from(&[6][..]) };
     let counters = Output::Counters { caller, message: Message::default() };
-    let nowhere = Caller { transport: 2, rpc: ServerRpc(5) };
+    let nowhere = Caller { transport: 2, rpc: ServerRpc(5), at: Instant::ZERO };
     turn(&mut node, 2, [reply(nowhere), reply(caller), counters]);
     assert_eq!(node.host().wires[0].replies, [(ServerRpc(5), 6), (ServerRpc(5), b'{')]);
-    assert_eq!(node.host().wires[0].last_reply, b"{\"a\":1,\"own\":7,\"fake\":{\"turns\":5}}");
-    assert_eq!(node.counters(), node.host().wires[0].last_reply);
+    let text = |count: u32| {
+        let answers = format!("\"answered_1024ns\":{count},\"answered_ns\":{count}000");
+        format!("{{\"a\":1,{answers},\"own\":7,\"fake\":{{\"turns\":5}}}}")
+    };
+    assert_eq!(node.host().wires[0].last_reply, text(2).as_bytes());
+    // Those counters were an answer, too.
+    assert_eq!(node.counters(), text(3).as_bytes());
+}
+
+#[test]
+fn a_full_turn_leaves_requests_to_the_next_one_which_begins_with_another_transport() {
+    let mut node = node(1);
+    node.machine().reply = Some(9);
+    for (wire, byte) in [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5)] {
+        node.host_mut().wires[wire].events.push_back(request(u64::from(byte), byte));
+    }
+    let mut orders = Vec::new();
+    for us in 0..5 {
+        node.machine().is_full = true;
+        assert!(turn(&mut node, us, []), "what was left is work");
+        let requests = core::mem::take(&mut node.machine().requests);
+        orders.push(requests.iter().map(|request| request.1).collect::<Vec<_>>());
+    }
+    assert_eq!(orders, [[1], [4], [2], [5], [3]]);
+    assert!(!turn(&mut node, 5, []));
+}
+
+#[test]
+fn a_turn_takes_a_bounded_number_of_requests_from_a_transport() {
+    let mut node = node(1);
+    node.machine().reply = Some(9);
+    node.host_mut().wires[0].events.extend((0..150).map(|i| request(i, 1)));
+    let counts: Vec<_> = (0..4)
+        .map(|us| {
+            turn(&mut node, us, []);
+            core::mem::take(&mut node.machine().requests).len()
+        })
+        .collect();
+    assert_eq!(counts, [64, 64, 22, 0]);
+}
+
+#[test]
+fn an_answer_takes_until_the_end_of_its_turn_without_the_pause_behind_it() {
+    let mut node = node(1);
+    node.machine().reply = Some(9);
+    let mut answered = |us, pauses: bool| {
+        node.host_mut().wires[0].events.push_back(request(us, 1));
+        turn(&mut node, us, []);
+        if pauses {
+            node.pause(at(us + 3), &[]);
+        }
+        turn(&mut node, us + 100, []);
+        String::from_utf8(node.counters()).unwrap()
+    };
+    let text = answered(1_000, true);
+    assert!(text.contains("\"answered_4096ns\":1,\"answered_ns\":3000"), "{text}");
+    let text = answered(2_000, false);
+    assert!(text.contains("\"answered_131072ns\":1,\"answered_ns\":103000"), "{text}");
+    // A reply that comes later has the time since its request.
+    node.machine().reply = None;
+    node.host_mut().wires[0].events.push_back(request(7, 1));
+    turn(&mut node, 3_000, []);
+    let (caller, _) = *node.machine().requests.last().unwrap();
+    turn(&mut node, 3_007, [Output::Reply { caller, message: vec![1].into() }]);
+    let text = String::from_utf8(node.counters()).unwrap();
+    assert!(text.contains("\"answered_8192ns\":1,"), "{text}");
 }
 
 #[test]
@@ -295,11 +360,7 @@ fn requests_that_arrive_together_are_announced_before_the_first() {
     let mut node = node(1);
     node.machine().reply = Some(9);
     for (burst, expected) in [(1, 0), (3, 3)] {
-        let requests = (0..burst).map(|i| Event::Request {
-            rpc: ServerRpc(i),
-            payload: Payload::Owned(vec![i as u8]),
-            deadline: Instant::NEVER,
-        });
+        let requests = (0..burst).map(|i| request(i, i as u8));
         node.host_mut().wires[0].events.extend(requests);
         turn(&mut node, burst, []);
         assert_eq!(

@@ -16,11 +16,13 @@ use crate::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slic
 /// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait Transport {
     /// Receives what has arrived at the transport, and returns the number of events that it may
-    /// hold. If zero, a call of [`Transport::event`] returns none.
+    /// hold, those included that the last turn has left. If zero, a call of [`Transport::event`]
+    /// returns none.
     fn input(&mut self, now: Instant) -> usize;
 
-    /// Returns the next event of the transport. Call it until `None` after each
-    /// [`Transport::input`] that returned events and after each [`Transport::tick`].
+    /// Returns the next event of the transport. Call it after each [`Transport::input`] that
+    /// returned events and after each [`Transport::tick`], until `None` or until a turn is full:
+    /// the transport keeps the other events.
     fn event(&mut self, now: Instant) -> Option<Event<'_>>;
 
     /// Passes the bytes of requests that [`Transport::event`] may return next to `each`. The bytes

@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
+use super::answers::Answers;
 use super::counters;
 use super::held::Calls;
 use super::host::{Host, Opened, Written};
@@ -29,6 +30,9 @@ use crate::time::US;
 /// The interval in nanoseconds at which a node checks its timers. A turn that finds nothing must be
 /// short, for the next packet arrives during one of them.
 const TIMER_CHECK_NS: u64 = 20 * US;
+/// The number of requests that a node takes from one transport in a turn. With more, a fast peer
+/// could keep a turn from its end.
+const MOST_REQUESTS: usize = 64;
 /// The number of sessions that a node loads into the cache together.
 const PREFETCH: usize = 32;
 /// The number of links up to which their sessions stay in the processor's second-level cache.
@@ -45,6 +49,12 @@ pub struct Node<M: Machine, H: Host> {
     pub(super) host: H,
     pub(super) links: Links<H::Error>,
     next_timers: Instant,
+    /// The transport that the next turn begins with.
+    first: usize,
+    /// The begin of the present turn, and the number of requests that it has answered.
+    began: Instant,
+    answered: u32,
+    answers: Answers,
     /// The last check of the node's timers found work: the next idle turn checks them again.
     ticking: bool,
     /// The machine or a transport may have something to send.
@@ -81,6 +91,10 @@ impl<M: Machine, H: Host> Node<M, H> {
             host,
             links: Links::new(lanes),
             next_timers: Instant::ZERO,
+            first: 0,
+            began: Instant::ZERO,
+            answered: 0,
+            answers: Answers::default(),
             ticking: false,
             unsent: true,
             awaited: 0,
@@ -137,8 +151,15 @@ impl<M: Machine, H: Host> Node<M, H> {
     #[must_use]
     pub fn counters(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        counters::put(&mut bytes, &self.machine.counters(), &self.host);
+        self.put_counters(&mut bytes);
         bytes
+    }
+
+    /// Writes the counters of the machine, of the node and of the host, as an object in JSON.
+    fn put_counters(&self, bytes: &mut Vec<u8>) {
+        let mut own = self.machine.counters();
+        own.extend(self.answers.counters());
+        counters::put(bytes, &own, &self.host);
     }
 
     // Turns.
@@ -156,6 +177,8 @@ impl<M: Machine, H: Host> Node<M, H> {
     /// that are due. Returns true if there was work.
     #[inline]
     pub fn receive(&mut self, now: Instant) -> bool {
+        self.end_turn(now);
+        self.began = now;
         let mut work = self.input(now);
         if now >= self.next_timers || self.ticking && !work {
             self.ticking = self.timers(now);
@@ -184,6 +207,8 @@ impl<M: Machine, H: Host> Node<M, H> {
     /// arrives before, or none if there is more to do at once. Call [`Node::resume`] after the
     /// pause.
     pub fn pause(&mut self, now: Instant, lent: &[u8]) -> Option<Instant> {
+        // The pause is part of no answer.
+        self.end_turn(now);
         // A timer may have become due since the turn checked them, and may make output.
         let is_due = self.machine.deadline().is_some_and(|at| at <= now);
         if self.machine.tick(now) || is_due {
@@ -200,46 +225,75 @@ impl<M: Machine, H: Host> Node<M, H> {
         Some(at)
     }
 
+    /// Counts the answers of the last turn, which has ended at `now`.
+    #[inline]
+    fn end_turn(&mut self, now: Instant) {
+        if self.answered > 0 {
+            self.answers.count(now.since(self.began), core::mem::take(&mut self.answered));
+        }
+    }
+
     /// Ends a pause of the node: the next turn checks the timers.
     pub fn resume(&mut self) {
         self.next_timers = Instant::ZERO;
     }
 
-    /// Gives the machine what arrived at the transports. Returns true if there was anything.
+    /// Gives the machine what arrived at the transports. Returns true if there was anything. Ends
+    /// early if the turn is full, and the next turn begins with the transport that follows.
     #[inline]
     fn input(&mut self, now: Instant) -> bool {
         let mut work = false;
-        for index in 0..self.host.transports() {
-            if !self.host.is_due(index, now) {
-                continue;
+        let transports = self.host.transports();
+        let mut index = core::mem::take(&mut self.first);
+        for _ in 0..transports {
+            if index >= transports {
+                index = 0;
             }
-            let events = self.host.transport(index).input(now);
-            if events > 0 {
-                work = true;
-                self.host.received(index, now);
-                if events > 1 && self.machine.expects() {
-                    let Self { machine, host, .. } = self;
-                    host.transport(index).peek_requests(&mut |request| machine.expect(request));
-                    machine.prefetch();
-                }
-                self.events(index, now);
+            work |= self.host.is_due(index, now) && self.arrived(index, now);
+            index += 1;
+            if self.first > 0 {
+                break;
             }
         }
         work
     }
 
-    /// Handles the events of one transport, until there are none.
+    /// Gives the machine what arrived at one transport. Returns true if there was anything.
+    #[inline]
+    fn arrived(&mut self, index: usize, now: Instant) -> bool {
+        let events = self.host.transport(index).input(now);
+        if events == 0 {
+            return false;
+        }
+        self.host.received(index, now);
+        if events > 1 && self.machine.expects() {
+            let Self { machine, host, .. } = self;
+            host.transport(index).peek_requests(&mut |request| machine.expect(request));
+            machine.prefetch();
+        }
+        self.events(index, now);
+        true
+    }
+
+    /// Handles the events of one transport, until there are none or the turn is full.
     fn events(&mut self, index: usize, now: Instant) {
         let mut transport = self.host.transport(index);
+        let mut requests = 0;
         while let Some(event) = transport.event(now) {
             match event {
                 Event::Request { rpc, payload, deadline } => {
-                    let (caller, reply) =
-                        (Caller { transport: index as u32, rpc }, &mut self.reply);
+                    let caller = Caller { transport: index as u32, rpc, at: now };
+                    let reply = &mut self.reply;
                     let replied = self.machine.request(now, caller, payload, deadline, reply);
                     if replied != Replied::Later {
+                        self.answered += 1;
                         transport.reply(now, rpc, reply, replied == Replied::Idempotent);
                         reply.empty();
+                    }
+                    requests += 1;
+                    if requests == MOST_REQUESTS || self.machine.fills_turn() {
+                        self.first = index + 1;
+                        break;
                     }
                 }
                 Event::Response { tag, payload, .. } => {
@@ -345,7 +399,7 @@ impl<M: Machine, H: Host> Node<M, H> {
             }
             Output::Reply { caller, message } => self.reply(now, caller, message),
             Output::Counters { caller, mut message } => {
-                counters::put(&mut message.bytes, &self.machine.counters(), &self.host);
+                self.put_counters(&mut message.bytes);
                 self.reply(now, caller, message);
             }
             Output::Connect { link, locator } => self.bind(now, link, &locator),
@@ -371,6 +425,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         if (caller.transport as usize) < self.host.transports() {
             let transport = self.host.transport(caller.transport as usize);
             transport.reply(now, caller.rpc, &mut message, false);
+            self.answers.count(now.since(caller.at), 1);
         }
     }
 

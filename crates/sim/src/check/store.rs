@@ -2,7 +2,7 @@
 //! number and that may expire, and the end of its tablet.
 //!
 //! An object with a lifetime may be gone at any time. Once an answer has said so, it stays gone.
-//! The time itself is the test's to check.
+//! The time itself is the test's to check: [`Object::step_while`] takes what it says.
 //!
 //! Always, and the checker verifies it: the versions of a key only grow, also across its removal;
 //! one version has one value; a rejected operation changes nothing; a lost tablet gives no other
@@ -162,6 +162,35 @@ impl Reject {
     }
 }
 
+impl Object {
+    /// Does what [`Model::step`] does, for an operation at a time when an object that expires may
+    /// still be `here`, and may be `gone`.
+    pub fn step_while(
+        &self,
+        (here, gone): (bool, bool),
+        state: &State,
+        op: &Op,
+        answer: Option<&Answer>,
+        next: &mut Vec<State>,
+    ) {
+        match (state, answer) {
+            (_, Some(Answer::Nothing)) => return next.push(*state),
+            (_, Some(Answer::Lost)) => return next.push(State::Lost),
+            (State::Lost, _) => return,
+            _ => {}
+        }
+        let State::Here(version, Value::Expiring(_)) = *state else {
+            return apply_rules(state, op, answer, next);
+        };
+        if here {
+            apply_rules(state, op, answer, next);
+        }
+        if gone {
+            apply_rules(&State::Missing(version), op, answer, next);
+        }
+    }
+}
+
 impl Op {
     fn reject(&self) -> Reject {
         match self {
@@ -182,16 +211,7 @@ impl Model for Object {
     }
 
     fn step(&self, state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
-        match (state, answer) {
-            (_, Some(Answer::Nothing)) => return next.push(*state),
-            (_, Some(Answer::Lost)) => return next.push(State::Lost),
-            (State::Lost, _) => return,
-            _ => {}
-        }
-        apply_rules(state, op, answer, next);
-        if let State::Here(version, Value::Expiring(_)) = *state {
-            apply_rules(&State::Missing(version), op, answer, next);
-        }
+        self.step_while((true, true), state, op, answer, next);
     }
 
     fn is_idle(&self, op: &Op, answer: &Answer) -> bool {

@@ -107,7 +107,9 @@ impl Process<Score> for Reader {
     fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
         self.node.input(outside);
         self.take_results(outside.score);
-        if self.asked.is_none() && self.next <= outside.now && !outside.score.finale {
+        if outside.score.finale {
+            self.next = Instant::NEVER;
+        } else if self.asked.is_none() && self.next <= outside.now {
             self.act(outside.now, outside.score);
         }
         let more = self.node.output(outside);

@@ -24,6 +24,7 @@ use crate::{Shape, finish, locators_of, recovery, transactions, world};
 mod finale;
 mod task;
 mod tasks;
+mod transact;
 
 use task::{Place, Shared, Task};
 
@@ -133,6 +134,7 @@ impl Indexer {
             _ if self.rng.chance(self.look_ups_ppm) => Box::pin(task.look_up()),
             0..10 => Box::pin(task.change_indexes(self.rng.chance(300_000))),
             10..15 => Box::pin(task.change_plainly()),
+            15..35 => Box::pin(task.transact()),
             _ => Box::pin(task.change()),
         });
         // The program gives up a few.
@@ -242,6 +244,7 @@ fn indexes_are_exact_while_tablets_move() {
         &tasks::CHANGED,
         &tasks::FOUND,
         &tasks::PROVEN,
+        &transact::COMMITTED,
         &task::CONFLICTS,
         &task::SPLITS,
         &finale::LEVELS,

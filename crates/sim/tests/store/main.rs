@@ -33,6 +33,7 @@ use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::durability::Durability;
 use sprat_store::master::{self, Master, WallClock};
+use sprat_store::objects::log::SORTED_FROM;
 use sprat_store::site::{OwnedSite, Role};
 use sprat_store::types::WallTime;
 use user::{Habits, User};
@@ -199,6 +200,9 @@ fn servers(world: &mut World<Score>, seed: u64, shape: &Shape, coordinators: &[H
             // Each life of a process has another number.
             site.process *= 1 + (start.life << 8);
             let mut rng = start.rng;
+            let sort_from = [12, SORTED_FROM][rng.below(2) as usize];
+            let defaults = master::Config::default();
+            let turn_work = [500, defaults.turn_work][rng.below(2) as usize];
             let config_ = master::Config {
                 coordinator: locators_of(&coordinators, &mut rng),
                 control: own.clone(),
@@ -211,10 +215,12 @@ fn servers(world: &mut World<Score>, seed: u64, shape: &Shape, coordinators: &[H
                 boot: kept.boot(),
                 wall: wall_clock((start.now, start.truth), nth),
                 own_replica,
+                sort_from,
+                turn_work,
                 scrub_ns,
                 backup_bytes: replicas as u64 * 2 * log_bytes,
                 slow_backup_ns: 50 * MS,
-                ..master::Config::default()
+                ..defaults
             };
             let mut master = if keeps {
                 let count = config_.backup_bytes / u64::from(segment_bytes);

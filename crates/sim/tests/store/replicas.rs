@@ -1,7 +1,7 @@
 //! Audits of replicas: at any time, what the backups have of a master's log gives back its durable
 //! objects, and nothing that was removed durably.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sprat_proto::wire::checksum::crc32c;
 use sprat_sim::World;
@@ -16,6 +16,8 @@ use crate::score::Score;
 
 /// An object of a master: its table, key, version and value, and whether it is durable.
 type Object = (TableId, Vec<u8>, Version, Vec<u8>, bool);
+/// An object, and the segment up to which entries of the log do not count for it.
+type Counted = (Object, SegmentId);
 
 /// A replica on a backup, with its bytes.
 struct Copy {
@@ -69,10 +71,11 @@ fn of_head(world: &mut World<Score>, hosts: &[HostId], host: HostId) -> Vec<Host
     hosts.iter().copied().filter(|&other| world.state::<Master>(other).is_some_and(has)).collect()
 }
 
-/// Checks that a replay has the durable ones of `objects`, and none newer. Returns their number.
-fn audit_objects(replay: &Replay, objects: &[Object], what: &str) -> u64 {
-    for (table, key, version, value, is_durable) in objects {
-        let recovered = replay.object(*table, key);
+/// Checks that a replay has the durable ones of `objects`, and none newer. There is a replay for
+/// each segment up to which entries do not count. Returns the number of the objects.
+fn audit_objects(replays: &BTreeMap<SegmentId, Replay>, objects: &[Counted], what: &str) -> u64 {
+    for ((table, key, version, value, is_durable), since) in objects {
+        let recovered = replays[since].object(*table, key);
         if *is_durable {
             assert_eq!(recovered, Some((*version, &value[..])), "{what}: {table:?} {key:?}");
         }
@@ -86,7 +89,7 @@ fn audit_removals(
     world: &mut World<Score>,
     host: HostId,
     replay: &Replay,
-    objects: &[Object],
+    objects: &[Counted],
     what: &str,
 ) {
     let Some(master) = world.state::<Master>(host) else { return };
@@ -96,7 +99,7 @@ fn audit_removals(
         // The objects of a dropped tablet stay in the log, also if the server gets it again: the
         // replay does not know up to which segment they do not count.
         let Some(hash) = owned_hash(master, table, key) else { continue };
-        let known = objects.iter().any(|object| object.0 == table && object.1 == key);
+        let known = objects.iter().any(|(object, _)| object.0 == table && object.1 == key);
         if !known {
             back.push((table, hash, version));
         }
@@ -175,19 +178,49 @@ fn audit_one(
     let is_named = |id, end| segments.iter().any(|&(segment, _, len)| segment == id && end == len);
     let all_named =
         all_durable && log.segments().all(|(id, segment)| is_named(id, segment.written));
-    let mut replay = Replay::new(crc32c);
-    for (segment, backup, len) in segments {
-        let bytes = read(backup, segment).expect("the inventory found it");
-        replay.segment(&bytes[..len as usize]).expect("the inventory found it intact");
-    }
+    let replay_behind = |since| {
+        let mut replay = Replay::new(crc32c);
+        for &(segment, backup, len) in &segments {
+            let bytes = read(backup, segment).expect("the inventory found it");
+            if since == SegmentId(0) || segment > since {
+                replay.segment(&bytes[..len as usize]).expect("the inventory found it intact");
+            }
+        }
+        (since, replay)
+    };
+    let objects = counted(world, host, server, objects);
+    let mut sinces: BTreeSet<SegmentId> = objects.iter().map(|(_, since)| *since).collect();
+    sinces.insert(SegmentId(0));
+    let replays: BTreeMap<SegmentId, Replay> = sinces.into_iter().map(replay_behind).collect();
     let what = format!("{at:?}: {server} without {without:?}");
-    audits.objects += audit_objects(&replay, &objects, &what);
+    audits.objects += audit_objects(&replays, &objects, &what);
+    let replay = &replays[&SegmentId(0)];
     if all_named {
-        audits.outcomes += audit_outcomes(world, host, &replay, &what);
+        audits.outcomes += audit_outcomes(world, host, replay, &what);
     }
     if all_durable {
-        audit_removals(world, host, &replay, &objects, &what);
+        audit_removals(world, host, replay, &objects, &what);
     }
+}
+
+/// Returns the objects of a server with the segment up to which entries of its log do not count for
+/// each: those may be of a recovery that was given up, and the next one may have found an earlier
+/// end of the crashed log.
+fn counted(
+    world: &mut World<Score>,
+    host: HostId,
+    server: ServerId,
+    objects: Vec<Object>,
+) -> Vec<Counted> {
+    let Some(master) = world.state::<Master>(host) else { return Vec::new() };
+    let hash = |object: &Object| owned_hash(master, object.0, &object.1);
+    let hashes: Vec<Option<u64>> = objects.iter().map(hash).collect();
+    let Some(coordinator) = world.state::<Coordinator>(0) else { return Vec::new() };
+    let since = |(object, hash): (Object, Option<u64>)| {
+        let since = hash.and_then(|hash| coordinator.since(server, object.0.base(), hash));
+        (object, since.unwrap_or(SegmentId(0)))
+    };
+    objects.into_iter().zip(hashes).map(since).collect()
 }
 
 /// Checks that all servers are up, that each segment of their logs has exactly `replicas` replicas,

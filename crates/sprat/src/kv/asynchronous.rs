@@ -22,6 +22,7 @@ use super::answers::{
 };
 use super::client::{Builder, Client, migration, migrations, servers, table_id, tables};
 use super::condition::Condition;
+use super::known::{KnownIndexes, Sealed};
 use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
 use super::object::{Number, Object, in_ms};
@@ -301,6 +302,16 @@ impl std::fmt::Debug for AsyncClient {
 pub struct AsyncTable {
     client: AsyncClient,
     id: TableId,
+}
+
+impl Sealed for AsyncTable {
+    fn table_id(&self) -> TableId {
+        self.id()
+    }
+
+    fn known(&self) -> Option<&Arc<KnownIndexes>> {
+        None
+    }
 }
 
 impl AsyncTable {

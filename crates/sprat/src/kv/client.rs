@@ -156,6 +156,13 @@ impl Client {
         Builder::new(coordinator)
     }
 
+    /// Lets the client end without making decisions on transactions known, for the C API after a
+    /// panic.
+    #[doc(hidden)]
+    pub fn skip_farewell(&self) {
+        self.shared.inner().has_farewell = false;
+    }
+
     /// Sets the time that each operation that starts from now on may take.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.inner().timeout_ns = nanoseconds(timeout);

@@ -6,15 +6,18 @@
 //! Invariants: an object that was read must have the version of that read at the commit, or still
 //! be absent. The limits of a transaction hold after every call, so that the memory is limited.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sprat_store::client::{Change, Error, TransactionPart};
+use sprat_store::index::Part;
 use sprat_store::message::Status;
 use sprat_store::types::{
     Lifetime, MAX_KEY, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE, TableId, Version,
 };
 
 use super::condition::Condition;
+use super::known::{AnyTable, KnownIndexes};
 use super::object::{Object, in_ms};
 
 /// The planned change of an object.
@@ -56,6 +59,26 @@ impl Named {
         }
     }
 
+    /// Returns the object as a part of the commit.
+    fn part(&self) -> TransactionPart<'_> {
+        let change = match &self.planned {
+            Planned::Nothing => Change::Check,
+            Planned::Write(value, lifetime) => Change::Write(value, *lifetime),
+            Planned::Remove => Change::Remove,
+        };
+        let (table, key, rules) = (self.table, &*self.key, self.condition().0);
+        TransactionPart { table, key, rules, change }
+    }
+
+    /// Returns true if this is the object of a key. Compares the ends of the keys first: most keys
+    /// that a program numbers differ there.
+    fn is(&self, table: TableId, key: &[u8]) -> bool {
+        self.table == table
+            && self.key.len() == key.len()
+            && self.key.last() == key.last()
+            && self.key == key
+    }
+
     /// Returns the class of the object in the commit: writes, removals, and what was only read.
     fn rank(&self) -> u8 {
         match self.planned {
@@ -74,17 +97,24 @@ pub struct Draft {
     changes: usize,
     /// The bytes of all keys and planned values.
     bytes: usize,
+    /// The tables whose indexes the commit keeps.
+    indexed: Vec<Arc<KnownIndexes>>,
 }
 
 impl Draft {
     fn find(&self, table: TableId, key: &[u8]) -> Option<&Named> {
-        self.objects.iter().find(|object| object.table == table && object.key == key)
+        self.objects.get(self.place(table, key)?)
+    }
+
+    /// Returns the place of an object. The last ones are the first that programs name again.
+    fn place(&self, table: TableId, key: &[u8]) -> Option<usize> {
+        self.objects.iter().rposition(|object| object.is(table, key))
     }
 
     /// Returns the object of this key, which is in the transaction from now on, with a value of
     /// `value` bytes.
     fn name(&mut self, table: TableId, key: &[u8], value: usize) -> Result<&mut Named, Error> {
-        let place = self.objects.iter().position(|it| it.table == table && it.key == key);
+        let place = self.place(table, key);
         let before = place.map_or(0, |place| key.len() + self.objects[place].planned.len());
         let bytes = self.bytes - before + key.len() + value;
         if key.len() > MAX_KEY {
@@ -172,7 +202,7 @@ impl Draft {
     /// Plans to write an object.
     pub(super) fn put(
         &mut self,
-        table: TableId,
+        table: &impl AnyTable,
         key: &[u8],
         value: &[u8],
         lifetime: Option<Duration>,
@@ -185,25 +215,41 @@ impl Draft {
     }
 
     /// Plans to remove an object.
-    pub(super) fn remove(&mut self, table: TableId, key: &[u8]) -> Result<(), Error> {
+    pub(super) fn remove(&mut self, table: &impl AnyTable, key: &[u8]) -> Result<(), Error> {
         self.change(table, key, 0, || Planned::Remove)
     }
 
     fn change(
         &mut self,
-        table: TableId,
+        table: &impl AnyTable,
         key: &[u8],
         value: usize,
         planned: impl FnOnce() -> Planned,
     ) -> Result<(), Error> {
         let number = self.changes + 1;
-        let named = self.name(table, key, value)?;
+        let named = self.name(table.table_id(), key, value)?;
         named.planned = planned();
         if named.change == 0 {
             named.change = number;
             self.changes = number;
         }
+        if let Some(known) = table.known() {
+            self.keep_indexes(known);
+        }
         Ok(())
+    }
+
+    /// Lets the commit keep the indexes of a table, for all changes of its objects, also for those
+    /// that were planned without.
+    pub fn keep_indexes(&mut self, known: &Arc<KnownIndexes>) {
+        if self.indexed.iter().all(|other| other.table != known.table) {
+            self.indexed.push(Arc::clone(known));
+        }
+    }
+
+    /// Returns the tables whose indexes the commit keeps.
+    pub(super) fn indexed(&self) -> &[Arc<KnownIndexes>] {
+        &self.indexed
     }
 
     /// Returns the objects in the order of their places in the commit.
@@ -220,14 +266,15 @@ impl Draft {
 
     /// Returns the parts of the commit.
     pub(super) fn parts(&self) -> Vec<TransactionPart<'_>> {
+        self.in_order().into_iter().map(Named::part).collect()
+    }
+
+    /// Returns the parts of the commit, with the objects that were read.
+    pub(super) fn parts_read(&self) -> Vec<Part<'_>> {
         let parts = self.in_order().into_iter().map(|object| {
-            let change = match &object.planned {
-                Planned::Nothing => Change::Check,
-                Planned::Write(value, lifetime) => Change::Write(value, *lifetime),
-                Planned::Remove => Change::Remove,
-            };
-            let (table, key, rules) = (object.table, &*object.key, object.condition().0);
-            TransactionPart { table, key, rules, change }
+            let read = object.read.as_ref();
+            let read = read.map(|it| it.as_ref().map(|it| (it.version, &it.value[..])));
+            Part { part: object.part(), read }
         });
         parts.collect()
     }
@@ -270,9 +317,20 @@ fn meets(object: Option<&Object>, condition: Condition) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::known::Sealed;
     use super::*;
 
     const TABLE: TableId = TableId(7);
+
+    impl Sealed for TableId {
+        fn table_id(&self) -> TableId {
+            *self
+        }
+
+        fn known(&self) -> Option<&Arc<KnownIndexes>> {
+            None
+        }
+    }
 
     fn object(version: u64, value: &[u8]) -> Option<Object> {
         Some(Object { version: Version(version), value: value.to_vec() })
@@ -285,10 +343,10 @@ mod tests {
         draft.keep(TABLE, b"read", object(3, b"x")).unwrap();
         assert!(draft.is_settled());
         draft.keep(TABLE, b"a", None).unwrap();
-        draft.remove(TABLE, b"removed").unwrap();
-        draft.put(TABLE, b"b", b"1", None).unwrap();
-        draft.put(TABLE, b"a", b"2", Some(Duration::from_secs(1))).unwrap();
-        draft.put(TABLE, b"b", b"3", None).unwrap();
+        draft.remove(&TABLE, b"removed").unwrap();
+        draft.put(&TABLE, b"b", b"1", None).unwrap();
+        draft.put(&TABLE, b"a", b"2", Some(Duration::from_secs(1))).unwrap();
+        draft.put(&TABLE, b"b", b"3", None).unwrap();
         assert!(!draft.is_settled());
         let keys: Vec<_> = draft.names().into_iter().map(|(_, key)| key).collect();
         assert_eq!((keys, draft.writes()), (vec![&b"b"[..], b"a", b"removed", b"read"], 2));
@@ -308,7 +366,7 @@ mod tests {
         let mut draft = Draft::default();
         let (absent, exists) = (Condition::if_absent(), Condition::if_exists());
         draft.check(TABLE, b"k", absent).unwrap();
-        draft.put(TABLE, b"k", b"v", None).unwrap();
+        draft.put(&TABLE, b"k", b"v", None).unwrap();
         assert_eq!(draft.parts()[0].rules, absent.0);
         let exists_now = draft.keep(TABLE, b"k", object(5, b"x"));
         assert_eq!(exists_now, Err(Error::ObjectExists(Version(5))));
@@ -341,21 +399,21 @@ mod tests {
         let mut draft = Draft::default();
         let value = vec![7; MAX_VALUE];
         for key in [b"a", b"b", b"c"] {
-            draft.put(TABLE, key, &value, None).unwrap();
+            draft.put(&TABLE, key, &value, None).unwrap();
         }
         let most = MAX_TRANSACTION_BYTES - 3 * MAX_VALUE - 4;
-        draft.put(TABLE, b"d", &value[..most], None).unwrap();
+        draft.put(&TABLE, b"d", &value[..most], None).unwrap();
         let full = Err(Error::TransactionTooLong(MAX_TRANSACTION_BYTES + 1));
-        assert_eq!(draft.put(TABLE, b"d", &value[..most + 1], None), full);
+        assert_eq!(draft.put(&TABLE, b"d", &value[..most + 1], None), full);
         assert_eq!(draft.check(TABLE, b"e", Condition::if_exists()), full);
-        draft.remove(TABLE, b"a").unwrap();
-        draft.put(TABLE, b"e", &value[1..], None).unwrap();
+        draft.remove(&TABLE, b"a").unwrap();
+        draft.put(&TABLE, b"e", &value[1..], None).unwrap();
         let too_long = vec![7; MAX_VALUE + 1];
-        let refused = draft.put(TABLE, b"a", &too_long, None);
+        let refused = draft.put(&TABLE, b"a", &too_long, None);
         assert_eq!(refused, Err(Error::ValueTooLong(MAX_VALUE + 1)));
-        let refused = draft.remove(TABLE, &too_long[..=MAX_KEY]);
+        let refused = draft.remove(&TABLE, &too_long[..=MAX_KEY]);
         assert_eq!(refused, Err(Error::KeyTooLong(MAX_KEY + 1)));
-        let refused = draft.put(TABLE, b"a", b"", Some(Duration::MAX));
+        let refused = draft.put(&TABLE, b"a", b"", Some(Duration::MAX));
         assert!(matches!(refused, Err(Error::LifetimeTooLong(_))));
         let mut draft = Draft::default();
         for n in 0..MAX_TRANSACTION as u32 {
@@ -363,8 +421,8 @@ mod tests {
         }
         let full = Err(Error::BadTransaction(MAX_TRANSACTION + 1));
         assert_eq!(draft.check_room(TABLE, b"one more"), full);
-        assert_eq!(draft.put(TABLE, b"one more", b"", None), full);
+        assert_eq!(draft.put(&TABLE, b"one more", b"", None), full);
         assert_eq!(draft.check_room(TABLE, &7_u32.to_be_bytes()), Ok(()));
-        assert_eq!(draft.put(TABLE, &7_u32.to_be_bytes(), b"v", None), Ok(()));
+        assert_eq!(draft.put(&TABLE, &7_u32.to_be_bytes(), b"v", None), Ok(()));
     }
 }

@@ -1,24 +1,27 @@
 //! Tables with indexes: objects in the order of keys that are parts of them.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::iter::FusedIterator;
 use std::ops::RangeBounds;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use sprat_proto::{Instant, Rng};
+use sprat_proto::Instant;
 use sprat_store::client::{
     Answer, Cursor, Error, Part, PartRequest, TableInfo, TableOptions, TransactionPart, WaitedFor,
 };
 use sprat_store::index::{
-    Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
+    self, Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
     NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
 };
 use sprat_store::types::{Lifetime, TableId, Version};
 
-use super::answers::{object_or_none, page};
+use super::answers::{found, object_or_none, page};
 use super::client::Client;
 use super::condition::Condition;
+use super::draft::Draft;
+use super::known::{KnownIndexes, Sealed};
 use super::machine::{Outcome, unexpected};
 use super::multi;
 use super::object::{Object, in_ms};
@@ -32,7 +35,8 @@ use super::table::Table;
 /// the values. A change through this type changes an object and its entries in one transaction, so
 /// that each look-up finds exactly the objects that have the key. A change through [`Table`] leaves
 /// the entries as they are: then look-ups do not find the object by its new key, and never return
-/// it by the old one.
+/// it by the old one. Indexes have the object again when its key changes, or when they are created
+/// anew. A [`Transaction`](super::Transaction) changes several objects with their entries.
 ///
 /// The entries are objects of a table of their own, which is spread over the servers as the
 /// indexed table is.
@@ -53,24 +57,55 @@ use super::table::Table;
 /// for found in people.range("by city", "M"..) {
 ///     println!("{:?}", found?.index_key);
 /// }
+/// // The last one in the order of the cities.
+/// let last = people.range::<&str>("by city", ..).next_back().transpose()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct IndexedTable<'c> {
     table: Table<'c>,
-    nodes: TableId,
-    objects: Waiting<'c>,
+    shared: &'c Shared,
+    known: Arc<KnownIndexes>,
+}
+
+impl Sealed for IndexedTable<'_> {
+    fn table_id(&self) -> TableId {
+        self.table.id()
+    }
+
+    fn known(&self) -> Option<&Arc<KnownIndexes>> {
+        Some(&self.known)
+    }
 }
 
 /// The operations of a client that waits for each one.
 #[derive(Debug)]
-struct Waiting<'c> {
-    shared: &'c Shared,
-    state: RefCell<State>,
-    rng: RefCell<Rng>,
-    /// The deadline of the operation in progress. Each of its steps has the client's timeout
-    /// besides.
-    deadline: RefCell<Instant>,
+struct Waiting<'w> {
+    shared: &'w Shared,
+    known: &'w KnownIndexes,
+    /// The deadline of all steps. Each has the client's timeout besides.
+    deadline: Instant,
+}
+
+impl Waiting<'_> {
+    fn indexes(&self) -> Indexes<'_, Self> {
+        self.known.by(self)
+    }
+}
+
+/// Commits a transaction that changes objects of tables with indexes.
+pub(super) fn commit(
+    shared: &Shared,
+    draft: &Draft,
+    deadline: Instant,
+) -> Result<Vec<Version>, Error> {
+    let (_, at) = shared.inner().times();
+    let deadline = deadline.min(at);
+    let known = draft.indexed().iter();
+    let waiting: Vec<_> = known.map(|known| Waiting { shared, known, deadline }).collect();
+    let Some(first) = waiting.first() else { return Ok(Vec::new()) };
+    let tables: Vec<_> = waiting.iter().map(Waiting::indexes).collect();
+    now(index::commit(first, &tables, &draft.parts_read()))
 }
 
 /// Returns the error of a change that met other ones until its deadline.
@@ -81,8 +116,12 @@ pub(super) fn out_of_time() -> Error {
 
 /// Returns the objects of a multi-read.
 pub(super) fn objects(outcome: Outcome) -> Result<Vec<Option<Seen>>, Error> {
-    let results = multi::objects(outcome)?.into_iter();
-    results.map(|result| Ok(result?.map(|it| (it.version, it.value)))).collect()
+    let parts = multi::parts(outcome)?;
+    let seen = |answer| {
+        let Object { version, value } = multi::object(answer);
+        (version, value)
+    };
+    parts.iter().map(|part| found(part.map(seen).map_err(Clone::clone))).collect()
 }
 
 pub(super) fn object(outcome: Outcome) -> Result<Option<Seen>, Error> {
@@ -122,7 +161,7 @@ pub(super) fn reading<'a>(&(table, key): &(TableId, &'a [u8])) -> Part<'a> {
 
 impl Objects for Waiting<'_> {
     async fn read(&self, keys: &[(TableId, &[u8])]) -> Result<Vec<Option<Seen>>, Error> {
-        let deadline = *self.deadline.borrow();
+        let deadline = self.deadline;
         if let &[(table, key)] = keys {
             let rules = Condition::always().0;
             let ask =
@@ -134,7 +173,7 @@ impl Objects for Waiting<'_> {
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
-        let deadline = *self.deadline.borrow();
+        let deadline = self.deadline;
         versions(self.shared.ask(|client, at| client.transact(parts, at.min(deadline))))
     }
 
@@ -147,7 +186,7 @@ impl Objects for Waiting<'_> {
     }
 
     async fn pause(&self, tries: u32) -> Result<(), Error> {
-        let deadline = *self.deadline.borrow();
+        let deadline = self.deadline;
         if self.shared.pause(tries, deadline) { Ok(()) } else { Err(out_of_time()) }
     }
 
@@ -156,11 +195,11 @@ impl Objects for Waiting<'_> {
     }
 
     fn random(&self) -> u64 {
-        self.rng.borrow_mut().below(u64::MAX)
+        self.known.random()
     }
 
     fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        f(&mut self.state.borrow_mut())
+        self.known.state(f)
     }
 }
 
@@ -206,13 +245,13 @@ impl Client {
     }
 
     fn with_nodes(&self, table: TableId, nodes: TableId) -> IndexedTable<'_> {
-        let objects = Waiting {
-            shared: self.shared(),
-            state: RefCell::default(),
-            rng: RefCell::new(self.shared().fork_rng()),
-            deadline: RefCell::new(Instant::NEVER),
-        };
-        IndexedTable { table: self.table_by_id(table), nodes, objects }
+        self.with_known(KnownIndexes::new(table, nodes, self.shared().fork_rng()))
+    }
+
+    /// Returns a table of this client of which indexes are known, for the C API. Sends nothing.
+    #[doc(hidden)]
+    pub fn with_known(&self, known: Arc<KnownIndexes>) -> IndexedTable<'_> {
+        IndexedTable { table: self.table_by_id(known.table), shared: self.shared(), known }
     }
 }
 
@@ -224,11 +263,18 @@ impl<'c> IndexedTable<'c> {
         &self.table
     }
 
-    /// Returns the indexes for an operation that begins now.
-    fn indexes(&self) -> Indexes<'_, Waiting<'c>> {
-        let (_, deadline) = self.objects.shared.inner().times();
-        self.objects.deadline.replace(deadline);
-        Indexes::new(&self.objects, self.table.id(), self.nodes)
+    /// Returns what the client keeps of the indexes, for the C API. [`Client::with_known`] returns
+    /// the table again.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn known(&self) -> &Arc<KnownIndexes> {
+        &self.known
+    }
+
+    /// Returns the client's operations for one that begins now.
+    fn waiting(&self) -> Waiting<'_> {
+        let (_, deadline) = self.shared.inner().times();
+        Waiting { shared: self.shared, known: &self.known, deadline }
     }
 
     // Indexes.
@@ -254,7 +300,7 @@ impl<'c> IndexedTable<'c> {
     /// # Errors
     /// Those of [`IndexedTable::create_index`].
     pub fn begin_index(&self, name: &str, source: Source) -> Result<Building, IndexError> {
-        now(self.indexes().create(name, source, NODE_BYTES))
+        now(self.waiting().indexes().create(name, source, NODE_BYTES))
     }
 
     /// Adds some of the objects that existed before the index. Returns true at the end, when
@@ -263,7 +309,7 @@ impl<'c> IndexedTable<'c> {
     /// # Errors
     /// Errors of the store, after which this may be called again.
     pub fn build_index(&self, building: &mut Building) -> Result<bool, IndexError> {
-        now(self.indexes().build(building))
+        now(self.waiting().indexes().build(building))
     }
 
     /// Drops an index. Does nothing to the objects.
@@ -271,11 +317,11 @@ impl<'c> IndexedTable<'c> {
     /// # Errors
     /// [`IndexError::NoIndex`], and errors of the store.
     pub fn drop_index(&self, name: &str) -> Result<(), IndexError> {
-        let dropped = now(self.indexes().drop_index(name));
+        let dropped = now(self.waiting().indexes().drop_index(name));
         // Another client may have ended before it had removed all nodes.
         if matches!(dropped, Ok(()) | Err(IndexError::NoIndex(_))) {
             let mut cleaning = Cleaning::default();
-            while !now(self.indexes().clean(&mut cleaning))? {}
+            while !now(self.waiting().indexes().clean(&mut cleaning))? {}
         }
         dropped
     }
@@ -285,7 +331,7 @@ impl<'c> IndexedTable<'c> {
     /// # Errors
     /// Errors of the store.
     pub fn list_indexes(&self) -> Result<Vec<Definition>, IndexError> {
-        now(self.indexes().list())
+        now(self.waiting().indexes().list())
     }
 
     // Objects.
@@ -293,7 +339,7 @@ impl<'c> IndexedTable<'c> {
     /// Writes an object. Returns its new version.
     ///
     /// # Errors
-    /// [`IndexError::KeyTooLong`], and those of a write and of a transaction.
+    /// [`Error::IndexKeyTooLong`], and those of a write and of a transaction.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version, IndexError> {
         self.put_if(key, value, Condition::always())
     }
@@ -308,7 +354,7 @@ impl<'c> IndexedTable<'c> {
         value: &[u8],
         condition: Condition,
     ) -> Result<Version, IndexError> {
-        now(self.indexes().change(key, Change::Write(value, None), condition.0))
+        now(self.waiting().indexes().change(key, Change::Write(value, None), condition.0))
     }
 
     /// Writes an object that expires, if a condition holds, as
@@ -324,7 +370,7 @@ impl<'c> IndexedTable<'c> {
         condition: Condition,
     ) -> Result<Version, IndexError> {
         let change = Change::Write(value, Some(checked(lifetime)?));
-        now(self.indexes().change(key, change, condition.0))
+        now(self.waiting().indexes().change(key, change, condition.0))
     }
 
     /// Removes an object. Returns the version that it had, `None` if there was none.
@@ -345,7 +391,7 @@ impl<'c> IndexedTable<'c> {
         key: &[u8],
         condition: Condition,
     ) -> Result<Option<Version>, IndexError> {
-        let removed = now(self.indexes().change(key, Change::Remove, condition.0))?;
+        let removed = now(self.waiting().indexes().change(key, Change::Remove, condition.0))?;
         Ok((removed != Version(0)).then_some(removed))
     }
 
@@ -365,8 +411,9 @@ impl<'c> IndexedTable<'c> {
         Ok(page.found)
     }
 
-    /// Iterates over the objects whose index keys are in a range, in their order. An object that
-    /// keeps its key meanwhile comes exactly once.
+    /// Iterates over the objects whose index keys are in a range, in their order, or in the
+    /// opposite one by [`rev`](Iterator::rev). An object that keeps its key meanwhile comes exactly
+    /// once.
     pub fn range<K: AsRef<[u8]>>(
         &self,
         index: &str,
@@ -382,7 +429,8 @@ impl<'c> IndexedTable<'c> {
     }
 
     fn scan(&self, index: &str, range: Range) -> IndexScan<'_, 'c> {
-        IndexScan { table: self, index: index.into(), rest: Some(range), found: VecDeque::new() }
+        let (first, last) = (VecDeque::new(), VecDeque::new());
+        IndexScan { table: self, index: index.into(), rest: Some(range), first, last }
     }
 
     /// Returns the first objects of a range of index keys, at most `most` of them, with the rest of
@@ -391,18 +439,41 @@ impl<'c> IndexedTable<'c> {
     /// # Errors
     /// Those of [`IndexedTable::look_up`].
     pub fn page(&self, index: &str, range: Range, most: usize) -> Result<Page, IndexError> {
-        now(self.indexes().look_up(index, range, most))
+        now(self.waiting().indexes().look_up(index, range, most))
+    }
+
+    /// Returns the last objects of a range of index keys, in descending order, as
+    /// [`IndexedTable::page`] returns the first ones. The rest of the range is what lies before
+    /// them.
+    ///
+    /// # Errors
+    /// Those of [`IndexedTable::look_up`].
+    pub fn page_back(&self, index: &str, range: Range, most: usize) -> Result<Page, IndexError> {
+        now(self.waiting().indexes().look_up_back(index, range, most))
     }
 }
 
-/// An iterator over the objects of a range of an index. It ends after the first error.
+/// An iterator over the objects of a range of an index, from both of its ends. It ends after the
+/// first error.
 #[derive(Debug)]
 pub struct IndexScan<'t, 'c> {
     table: &'t IndexedTable<'c>,
     index: String,
+    /// The range between the objects that were read.
     rest: Option<Range>,
-    /// Objects of the last page that the program has not taken.
-    found: VecDeque<Found>,
+    /// Objects that the program has not taken: in ascending order those before the rest, and in
+    /// descending order those behind it.
+    first: VecDeque<Found>,
+    last: VecDeque<Found>,
+}
+
+impl IndexScan<'_, '_> {
+    /// Ends the scan with an error.
+    fn fail(&mut self, error: IndexError) -> Result<Found, IndexError> {
+        self.first.clear();
+        self.last.clear();
+        Err(error)
+    }
 }
 
 impl Iterator for IndexScan<'_, '_> {
@@ -410,15 +481,37 @@ impl Iterator for IndexScan<'_, '_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(found) = self.found.pop_front() {
+            if let Some(found) = self.first.pop_front() {
                 return Some(Ok(found));
             }
-            let page = match self.table.page(&self.index, self.rest.take()?, usize::MAX) {
-                Ok(page) => page,
-                Err(error) => return Some(Err(error)),
-            };
-            self.found.extend(page.found);
-            self.rest = page.rest;
+            let Some(range) = self.rest.take() else { return self.last.pop_back().map(Ok) };
+            match self.table.page(&self.index, range, usize::MAX) {
+                Ok(page) => {
+                    self.first.extend(page.found);
+                    self.rest = page.rest;
+                }
+                Err(error) => return Some(self.fail(error)),
+            }
         }
     }
 }
+
+impl DoubleEndedIterator for IndexScan<'_, '_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(found) = self.last.pop_front() {
+                return Some(Ok(found));
+            }
+            let Some(range) = self.rest.take() else { return self.first.pop_back().map(Ok) };
+            match self.table.page_back(&self.index, range, usize::MAX) {
+                Ok(page) => {
+                    self.last.extend(page.found);
+                    self.rest = page.rest;
+                }
+                Err(error) => return Some(self.fail(error)),
+            }
+        }
+    }
+}
+
+impl FusedIterator for IndexScan<'_, '_> {}

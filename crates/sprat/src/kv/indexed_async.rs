@@ -1,23 +1,26 @@
 //! Tables with indexes for asynchronous programs.
 
 use std::ops::RangeBounds;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use sprat_proto::{Instant, Rng};
-use sprat_store::client::{Change as Planned, Client as Machine, Cursor, Error, TransactionPart};
+use sprat_proto::Instant;
+use sprat_store::client::{
+    Client as Machine, Cursor, Error, OwnedTransactionPart, TransactionPart,
+};
 use sprat_store::index::{
-    Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
+    self, Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
     NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
 };
-use sprat_store::message::data::RejectRules;
-use sprat_store::types::{Lifetime, TableId, Version};
+use sprat_store::types::{TableId, Version};
 
 use super::asynchronous::{AsyncClient, AsyncTable};
 use super::condition::Condition;
+use super::draft::Draft;
 use super::indexed::{
     checked, listed, node_options, object, objects, out_of_time, reading, versions,
 };
+use super::known::{KnownIndexes, Sealed};
 use super::multi::{OwnedParts, Part};
 
 /// A table of an [`AsyncClient`] with indexes, as [`IndexedTable`](super::IndexedTable) describes
@@ -40,52 +43,51 @@ use super::multi::{OwnedParts, Part};
 #[derive(Clone, Debug)]
 pub struct AsyncIndexedTable {
     table: AsyncTable,
-    nodes: TableId,
     client: AsyncClient,
-    known: Arc<Mutex<(State, Rng)>>,
+    known: Arc<KnownIndexes>,
+}
+
+impl Sealed for AsyncIndexedTable {
+    fn table_id(&self) -> TableId {
+        self.table.id()
+    }
+
+    fn known(&self) -> Option<&Arc<KnownIndexes>> {
+        Some(&self.known)
+    }
 }
 
 /// The operations of one change or look-up.
 struct Starting<'t> {
-    table: &'t AsyncIndexedTable,
+    client: &'t AsyncClient,
+    known: &'t KnownIndexes,
     /// The deadline of all steps. Each has the client's timeout besides.
     deadline: Instant,
 }
 
-/// A part of a transaction with bytes of its own, for the client's thread.
-struct OwnedPart {
-    table: TableId,
-    key: Vec<u8>,
-    rules: RejectRules,
-    /// The value and the lifetime of an object that is written.
-    written: Option<(Vec<u8>, Option<Lifetime>)>,
-    is_removed: bool,
+impl Starting<'_> {
+    fn indexes(&self) -> Indexes<'_, Self> {
+        self.known.by(self)
+    }
 }
 
-impl OwnedPart {
-    fn new(part: &TransactionPart<'_>) -> Self {
-        let (table, key, rules) = (part.table, part.key.to_vec(), part.rules);
-        let written = match part.change {
-            Planned::Write(value, lifetime) => Some((value.to_vec(), lifetime)),
-            Planned::Check | Planned::Remove => None,
-        };
-        let is_removed = part.change == Planned::Remove;
-        Self { table, key, rules, written, is_removed }
-    }
-
-    fn part(&self) -> TransactionPart<'_> {
-        let change = match &self.written {
-            Some((value, lifetime)) => Planned::Write(value, *lifetime),
-            None if self.is_removed => Planned::Remove,
-            None => Planned::Check,
-        };
-        TransactionPart { table: self.table, key: &self.key, rules: self.rules, change }
-    }
+/// Commits a transaction that changes objects of tables with indexes.
+pub(super) async fn commit(
+    client: &AsyncClient,
+    draft: &Draft,
+    deadline: Instant,
+) -> Result<Vec<Version>, Error> {
+    let deadline = deadline.min(client.deadline());
+    let known = draft.indexed().iter();
+    let starting: Vec<_> = known.map(|known| Starting { client, known, deadline }).collect();
+    let Some(first) = starting.first() else { return Ok(Vec::new()) };
+    let tables: Vec<_> = starting.iter().map(Starting::indexes).collect();
+    index::commit(first, &tables, &draft.parts_read()).await
 }
 
 impl Objects for Starting<'_> {
     async fn read(&self, keys: &[(TableId, &[u8])]) -> Result<Vec<Option<Seen>>, Error> {
-        let (client, deadline) = (&self.table.client, self.deadline);
+        let (client, deadline) = (self.client, self.deadline);
         if let &[(table, key)] = keys {
             let (key, rules) = (key.to_vec(), Condition::always().0);
             let start = client.start(
@@ -102,12 +104,11 @@ impl Objects for Starting<'_> {
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
         let deadline = self.deadline;
-        let owned: Vec<OwnedPart> = parts.iter().map(OwnedPart::new).collect();
+        let parts: Vec<OwnedTransactionPart> = parts.iter().map(Into::into).collect();
         let begin = move |machine: &mut Machine, at: Instant| {
-            let parts: Vec<_> = owned.iter().map(OwnedPart::part).collect();
-            machine.transact(&parts, at.min(deadline))
+            machine.transact_owned(&parts, at.min(deadline))
         };
-        self.table.client.start(begin, versions).await
+        self.client.start(begin, versions).await
     }
 
     async fn scan(
@@ -115,13 +116,13 @@ impl Objects for Starting<'_> {
         table: TableId,
         from: Cursor,
     ) -> Result<(Vec<Listed>, Option<Cursor>), Error> {
-        let client = &self.table.client;
+        let client = &self.client;
         client.start(move |machine, at| machine.enumerate(table, from, at), listed).await
     }
 
     async fn pause(&self, tries: u32) -> Result<(), Error> {
         // The client refuses a pause past the deadline.
-        self.table.client.pause(tries, self.deadline).await.map_err(|error| match error {
+        self.client.pause(tries, self.deadline).await.map_err(|error| match error {
             Error::NotInProgress => out_of_time(),
             other => other,
         })
@@ -133,11 +134,11 @@ impl Objects for Starting<'_> {
     }
 
     fn random(&self) -> u64 {
-        self.table.known().1.below(u64::MAX)
+        self.known.random()
     }
 
     fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        f(&mut self.table.known().0)
+        self.known.state(f)
     }
 }
 
@@ -149,8 +150,8 @@ impl AsyncClient {
     pub async fn indexed(&self, table: &AsyncTable) -> Result<AsyncIndexedTable, IndexError> {
         let options = node_options(&self.tables().await?, table.id())?;
         let nodes = self.create_table(&node_table(table.id()), options).await?.id();
-        let known = Arc::new(Mutex::new((State::default(), self.fork_rng())));
-        Ok(AsyncIndexedTable { table: table.clone(), nodes, client: self.clone(), known })
+        let known = KnownIndexes::new(table.id(), nodes, self.fork_rng());
+        Ok(AsyncIndexedTable { table: table.clone(), client: self.clone(), known })
     }
 }
 
@@ -162,17 +163,8 @@ impl AsyncIndexedTable {
         &self.table
     }
 
-    /// Returns what the client knows of the indexes, locked. No code of the program runs meanwhile.
-    fn known(&self) -> MutexGuard<'_, (State, Rng)> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn starting(&self) -> Starting<'_> {
-        Starting { table: self, deadline: self.client.deadline() }
-    }
-
-    fn indexes<'o, 't>(&self, objects: &'o Starting<'t>) -> Indexes<'o, Starting<'t>> {
-        Indexes::new(objects, self.table.id(), self.nodes)
+        Starting { client: &self.client, known: &self.known, deadline: self.client.deadline() }
     }
 
     /// Creates an index, as [`IndexedTable::create_index`](super::IndexedTable::create_index) does.
@@ -191,7 +183,7 @@ impl AsyncIndexedTable {
     /// # Errors
     /// Those of [`IndexedTable::create_index`](super::IndexedTable::create_index).
     pub async fn begin_index(&self, name: &str, source: Source) -> Result<Building, IndexError> {
-        self.indexes(&self.starting()).create(name, source, NODE_BYTES).await
+        self.starting().indexes().create(name, source, NODE_BYTES).await
     }
 
     /// Adds some of the objects that existed before the index. Returns true at the end, when
@@ -200,7 +192,7 @@ impl AsyncIndexedTable {
     /// # Errors
     /// Errors of the store, after which this may be called again.
     pub async fn build_index(&self, building: &mut Building) -> Result<bool, IndexError> {
-        self.indexes(&self.starting()).build(building).await
+        self.starting().indexes().build(building).await
     }
 
     /// Drops an index. Does nothing to the objects.
@@ -208,11 +200,11 @@ impl AsyncIndexedTable {
     /// # Errors
     /// [`IndexError::NoIndex`], and errors of the store.
     pub async fn drop_index(&self, name: &str) -> Result<(), IndexError> {
-        let dropped = self.indexes(&self.starting()).drop_index(name).await;
+        let dropped = self.starting().indexes().drop_index(name).await;
         // Another client may have ended before it had removed all nodes.
         if matches!(dropped, Ok(()) | Err(IndexError::NoIndex(_))) {
             let mut cleaning = Cleaning::default();
-            while !self.indexes(&self.starting()).clean(&mut cleaning).await? {}
+            while !self.starting().indexes().clean(&mut cleaning).await? {}
         }
         dropped
     }
@@ -222,7 +214,7 @@ impl AsyncIndexedTable {
     /// # Errors
     /// Errors of the store.
     pub async fn list_indexes(&self) -> Result<Vec<Definition>, IndexError> {
-        self.indexes(&self.starting()).list().await
+        self.starting().indexes().list().await
     }
 
     /// Writes an object. Returns its new version.
@@ -244,7 +236,7 @@ impl AsyncIndexedTable {
         condition: Condition,
     ) -> Result<Version, IndexError> {
         let change = Change::Write(value, None);
-        self.indexes(&self.starting()).change(key, change, condition.0).await
+        self.starting().indexes().change(key, change, condition.0).await
     }
 
     /// Writes an object that expires, if a condition holds, as
@@ -261,7 +253,7 @@ impl AsyncIndexedTable {
     ) -> Result<Version, IndexError> {
         let lifetime = Some(checked(lifetime)?);
         let change = Change::Write(value, lifetime);
-        self.indexes(&self.starting()).change(key, change, condition.0).await
+        self.starting().indexes().change(key, change, condition.0).await
     }
 
     /// Removes an object. Returns the version that it had, `None` if there was none.
@@ -282,8 +274,7 @@ impl AsyncIndexedTable {
         key: &[u8],
         condition: Condition,
     ) -> Result<Option<Version>, IndexError> {
-        let indexes = self.starting();
-        let removed = self.indexes(&indexes).change(key, Change::Remove, condition.0).await?;
+        let removed = self.starting().indexes().change(key, Change::Remove, condition.0).await?;
         Ok((removed != Version(0)).then_some(removed))
     }
 
@@ -324,6 +315,20 @@ impl AsyncIndexedTable {
     /// # Errors
     /// Those of [`IndexedTable::look_up`](super::IndexedTable::look_up).
     pub async fn page(&self, index: &str, range: Range, most: usize) -> Result<Page, IndexError> {
-        self.indexes(&self.starting()).look_up(index, range, most).await
+        self.starting().indexes().look_up(index, range, most).await
+    }
+
+    /// Returns the last objects of a range in descending order, as
+    /// [`IndexedTable::page_back`](super::IndexedTable::page_back) does.
+    ///
+    /// # Errors
+    /// Those of [`IndexedTable::look_up`](super::IndexedTable::look_up).
+    pub async fn page_back(
+        &self,
+        index: &str,
+        range: Range,
+        most: usize,
+    ) -> Result<Page, IndexError> {
+        self.starting().indexes().look_up_back(index, range, most).await
     }
 }

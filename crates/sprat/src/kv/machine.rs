@@ -110,20 +110,26 @@ impl Operations {
         deadline: Instant,
     ) -> Option<EntryId> {
         let end = self.pauses.after(now, tries, deadline)?;
-        let id = self.completions.begin(NO_OP, Delivery::Held);
-        self.pauses.wait(end, id);
-        Some(id)
+        Some(self.pause_until(end))
     }
 
-    /// Makes the entry of a transaction that is committed without a message.
-    pub(super) fn settled(&mut self) -> EntryId {
+    /// Starts a pause until `end`, which ends as that of [`Self::start_pause`] does.
+    pub(super) fn pause_until(&mut self, end: Instant) -> EntryId {
         let id = self.completions.begin(NO_OP, Delivery::Held);
-        self.end_empty(id);
+        self.pauses.wait(end, id);
         id
     }
 
-    fn end_empty(&mut self, id: EntryId) {
-        self.completions.end(id, |_| Ok(Kept::Other(Box::new(Answer::Committed(Vec::new())))));
+    /// Makes the entry of a transaction that has ended: without versions if it needed no message.
+    pub(super) fn committed(&mut self, outcome: Result<Vec<Version>, Error>) -> EntryId {
+        let id = self.completions.begin(NO_OP, Delivery::Held);
+        self.end(id, outcome);
+        id
+    }
+
+    fn end(&mut self, id: EntryId, outcome: Result<Vec<Version>, Error>) {
+        let kept = |versions| Kept::Other(Box::new(Answer::Committed(versions)));
+        self.completions.end(id, |_| outcome.map(kept));
     }
 
     /// Starts the read whose value [`Direct`] receives.
@@ -279,7 +285,7 @@ impl Machine for Operations {
 
     fn tick(&mut self, now: Instant) -> bool {
         while let Some(id) = self.pauses.ended(now) {
-            self.end_empty(id);
+            self.end(id, Ok(Vec::new()));
         }
         self.client.tick(now);
         false

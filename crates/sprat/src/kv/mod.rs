@@ -50,6 +50,7 @@ mod condition;
 mod draft;
 mod indexed;
 mod indexed_async;
+mod known;
 mod machine;
 mod multi;
 mod object;
@@ -88,6 +89,9 @@ pub use condition::Condition;
 pub use draft::Draft;
 pub use indexed::{IndexScan, IndexedTable};
 pub use indexed_async::AsyncIndexedTable;
+pub use known::AnyTable;
+#[doc(hidden)]
+pub use known::KnownIndexes;
 pub use machine::Outcome;
 pub use multi::Part;
 pub use object::{Committed, MAX_LIFETIME, Number, Object};

@@ -197,12 +197,17 @@ fn unexpected_part(answer: PartAnswer<'_>) -> ! {
     unreachable!("the part is not answered by {answer:?}")
 }
 
+/// Converts the answer to a part that reads.
+pub(super) fn object(answer: PartAnswer<'_>) -> Object {
+    match answer {
+        PartAnswer::Object { version, value } => Object { version, value: value.to_vec() },
+        other => unexpected_part(other),
+    }
+}
+
 /// Converts the results of reads.
 pub(super) fn objects(outcome: Outcome) -> Result<Vec<Result<Option<Object>, Error>>, Error> {
-    let mut results = each(outcome, |answer| match answer {
-        PartAnswer::Object { version, value } => Some(Object { version, value: value.to_vec() }),
-        other => unexpected_part(other),
-    })?;
+    let mut results = each(outcome, |answer| Some(object(answer)))?;
     for result in &mut results {
         if matches!(result, Err(Error::ObjectDoesntExist)) {
             *result = Ok(None);

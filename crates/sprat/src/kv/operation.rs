@@ -13,20 +13,28 @@ use crate::promise::{Promised, promise};
 
 /// The result of an operation of an [`AsyncClient`](super::AsyncClient).
 ///
-/// The operation starts without a poll. After the future is dropped, the cluster may still execute
-/// the operation. If more operations wait for the client's thread than
-/// [`Builder::max_operations`](super::Builder::max_operations) allows, it ends with
+/// The operation starts without a poll, but for a commit that keeps indexes. After the future is
+/// dropped, the cluster may still execute the operation. If more operations wait for the client's
+/// thread than [`Builder::max_operations`](super::Builder::max_operations) allows, it ends with
 /// [`Error::TooManyOps`].
 #[must_use = "a result that nothing awaits is lost"]
-pub struct Operation<T> {
-    promised: Promised<Outcome>,
-    convert: Box<dyn FnOnce(Outcome) -> Result<T, Error> + Send>,
-    finished: bool,
+pub struct Operation<T>(Progress<T>);
+
+/// The conversion of an operation's outcome to its result.
+type Convert<T> = Box<dyn FnOnce(Outcome) -> Result<T, Error> + Send>;
+
+enum Progress<T> {
+    /// The client's thread gives the outcome.
+    Promised(Promised<Outcome>, Convert<T>),
+    /// Several operations follow each other.
+    Steps(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+    Finished,
 }
 
 impl<T> fmt::Debug for Operation<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation").field("finished", &self.finished).finish_non_exhaustive()
+        let is_finished = matches!(self.0, Progress::Finished);
+        f.debug_struct("Operation").field("finished", &is_finished).finish_non_exhaustive()
     }
 }
 
@@ -35,7 +43,12 @@ impl<T> Operation<T> {
         promised: Promised<Outcome>,
         convert: impl FnOnce(Outcome) -> Result<T, Error> + Send + 'static,
     ) -> Self {
-        Self { promised, convert: Box::new(convert), finished: false }
+        Self(Progress::Promised(promised, Box::new(convert)))
+    }
+
+    /// Makes an operation of several others, which begins with its first poll.
+    pub(super) fn of_steps(steps: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self(Progress::Steps(Box::pin(steps)))
     }
 
     /// Makes an operation that has its result already.
@@ -53,14 +66,16 @@ impl<T> Future for Operation<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.finished {
-            return Poll::Ready(Err(Error::NotInProgress));
-        }
-        // The thread ends only without clients, or by a panic.
-        let outcome = ready!(self.promised.poll(context)).unwrap_or(Err(Error::ClientEnded));
-        self.finished = true;
-        let none = Box::new(|_| Err(Error::NotInProgress));
-        let convert = mem::replace(&mut self.convert, none);
-        Poll::Ready(convert(outcome))
+        let result = match &mut self.0 {
+            Progress::Finished => return Poll::Ready(Err(Error::NotInProgress)),
+            Progress::Steps(steps) => ready!(steps.as_mut().poll(context)),
+            // The thread ends only without clients, or by a panic.
+            Progress::Promised(promised, convert) => {
+                let outcome = ready!(promised.poll(context)).unwrap_or(Err(Error::ClientEnded));
+                mem::replace(convert, Box::new(|_| Err(Error::NotInProgress)))(outcome)
+            }
+        };
+        self.0 = Progress::Finished;
+        Poll::Ready(result)
     }
 }

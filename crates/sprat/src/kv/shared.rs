@@ -2,6 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 
+use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
 use sprat_store::client::{Call, Client as Machine, Op, Part};
 
@@ -12,12 +13,16 @@ use crate::worker::Worker;
 /// The number of parts of a multi-operation that the client starts before it sends them. More of
 /// them fill the requests to several servers better, and the servers begin later.
 const SENT_TOGETHER: usize = 128;
+/// The longest time in nanoseconds that the end of a client takes to make decisions known.
+const FAREWELL_NS: u64 = 100 * MS;
 
 /// The worker of a store's client, and the settings that can change.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) worker: Worker<Operations>,
     pub(super) timeout_ns: u64,
+    /// False if the client ends without making decisions known.
+    pub(super) has_farewell: bool,
 }
 
 impl Inner {
@@ -73,7 +78,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(worker: Worker<Operations>, timeout_ns: u64) -> Self {
-        Self { inner: RefCell::new(Inner { worker, timeout_ns }) }
+        Self { inner: RefCell::new(Inner { worker, timeout_ns, has_farewell: true }) }
     }
 
     #[inline]
@@ -167,5 +172,22 @@ impl Shared {
         let mut inner = self.inner();
         inner.worker.node().mark_unsent();
         inner.worker.machine().cancel(id);
+    }
+}
+
+impl Drop for Shared {
+    /// Waits until the decisions on committed transactions are known, a moment at most: their
+    /// objects stay locked otherwise until the servers ask each other.
+    fn drop(&mut self) {
+        let Inner { worker, has_farewell, .. } = self.inner.get_mut();
+        let is_sound = *has_farewell && !std::thread::panicking();
+        if !is_sound || !worker.machine().client.is_deciding() {
+            return;
+        }
+        let end = worker.now().after(FAREWELL_NS);
+        let pause = worker.machine().pause_until(end);
+        while worker.machine().client.is_deciding() && worker.machine().take(pause).is_none() {
+            worker.turn_and_rest();
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sprat_proto::Instant;
@@ -13,6 +14,7 @@ use super::answers::{
     version,
 };
 use super::condition::Condition;
+use super::known::{KnownIndexes, Sealed};
 use super::machine::{Outcome, unexpected};
 use super::multi::{self, Part};
 use super::object::{Number, Object, in_ms};
@@ -27,6 +29,16 @@ use super::shared::Shared;
 pub struct Table<'c> {
     shared: &'c Shared,
     id: TableId,
+}
+
+impl Sealed for Table<'_> {
+    fn table_id(&self) -> TableId {
+        self.id()
+    }
+
+    fn known(&self) -> Option<&Arc<KnownIndexes>> {
+        None
+    }
 }
 
 impl<'c> Table<'c> {

@@ -10,10 +10,11 @@ use super::answers::{committed, object_or_none};
 use super::client::Client;
 use super::condition::Condition;
 use super::draft::Draft;
+use super::indexed;
+use super::known::AnyTable;
 use super::object::{Committed, Object};
 use super::pending::Pending;
 use super::shared::Shared;
-use super::table::Table;
 
 /// A transaction of a [`Client`]: reads and changes of up to [`MAX_TRANSACTION`] objects, of any
 /// tables on any servers.
@@ -24,6 +25,14 @@ use super::table::Table;
 /// them: each one takes effect as a whole, at a time between its first read and the end of its
 /// commit. A scan of a table is not a part of this: it may find some changes of a transaction and
 /// miss others.
+///
+/// Changes of objects of an [`IndexedTable`](super::IndexedTable) change their entries in its
+/// indexes, too, also those that the transaction makes through the plain [`Table`](super::Table).
+/// The entries count among the objects, up to two for each index of an object and one for the
+/// table, and among the bytes. Look-ups do not see the changes before the commit, and the commit
+/// does not check what they found: for that, [`Transaction::check`] the version of each object.
+/// Such a commit waits for objects that other transactions are about to change, as an operation
+/// does: within the client's timeout, [`Error::Deadline`] behind it.
 ///
 /// [`Client::transact`] repeats a transaction after conflicts. Dropping a transaction gives it up:
 /// nothing was sent but reads.
@@ -73,9 +82,9 @@ impl<'c> Transaction<'c> {
     ///
     /// # Errors
     /// [`Error::BadTransaction`] for one object too many, those of a condition of
-    /// [`Transaction::check`], and those of [`Table::get`].
-    pub fn get(&mut self, table: &Table<'_>, key: &[u8]) -> Result<Option<Object>, Error> {
-        let id = table.id();
+    /// [`Transaction::check`], and those of [`Table::get`](super::Table::get).
+    pub fn get(&mut self, table: &impl AnyTable, key: &[u8]) -> Result<Option<Object>, Error> {
+        let id = table.table_id();
         if let Some(seen) = self.draft.seen(id, key) {
             return Ok(seen);
         }
@@ -92,23 +101,23 @@ impl<'c> Transaction<'c> {
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BadTransaction`] for one object too
     /// many, and [`Error::TransactionTooLong`]. The transaction stays as it was.
-    pub fn put(&mut self, table: &Table<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.draft.put(table.id(), key, value, None)
+    pub fn put(&mut self, table: &impl AnyTable, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.draft.put(table, key, value, None)
     }
 
-    /// Plans to write an object that expires, as [`Table::put_expiring`] does. The time counts from
-    /// the commit.
+    /// Plans to write an object that expires, as
+    /// [`Table::put_expiring`](super::Table::put_expiring) does. The time counts from the commit.
     ///
     /// # Errors
     /// [`Error::LifetimeTooLong`], and those of [`Transaction::put`].
     pub fn put_expiring(
         &mut self,
-        table: &Table<'_>,
+        table: &impl AnyTable,
         key: &[u8],
         value: &[u8],
         lifetime: Duration,
     ) -> Result<(), Error> {
-        self.draft.put(table.id(), key, value, Some(lifetime))
+        self.draft.put(table, key, value, Some(lifetime))
     }
 
     /// Plans to remove an object. Without a read of the object or a condition, the commit removes
@@ -116,8 +125,8 @@ impl<'c> Transaction<'c> {
     ///
     /// # Errors
     /// Those of [`Transaction::put`].
-    pub fn remove(&mut self, table: &Table<'_>, key: &[u8]) -> Result<(), Error> {
-        self.draft.remove(table.id(), key)
+    pub fn remove(&mut self, table: &impl AnyTable, key: &[u8]) -> Result<(), Error> {
+        self.draft.remove(table, key)
     }
 
     /// Sets a condition on an object, without a read of it. The commit fails with
@@ -131,11 +140,11 @@ impl<'c> Transaction<'c> {
     /// [`Transaction::put`].
     pub fn check(
         &mut self,
-        table: &Table<'_>,
+        table: &impl AnyTable,
         key: &[u8],
         condition: Condition,
     ) -> Result<(), Error> {
-        self.draft.check(table.id(), key, condition)
+        self.draft.check(table.table_id(), key, condition)
     }
 
     /// Returns the objects of the transaction, tables and keys, in the order in which
@@ -152,7 +161,8 @@ impl<'c> Transaction<'c> {
     /// [`Error::Conflict`] if an object has changed since it was read, or another transaction is
     /// about to change it: read the objects again. [`Error::TransactionTooLong`] if the parts for
     /// one server are longer than a segment of its log. [`Error::Unknown`] and
-    /// [`Error::Deadline`]: the changes may have been made, all or none. Those of [`Table::put`].
+    /// [`Error::Deadline`]: the changes may have been made, all or none.
+    /// [`Error::IndexKeyTooLong`], and those of [`Table::put`](super::Table::put).
     pub fn commit(self) -> Result<Committed, Error> {
         self.start_commit().wait()
     }
@@ -167,7 +177,8 @@ impl<'c> Transaction<'c> {
     /// Starts to make all changes, as [`Transaction::commit`] does.
     ///
     /// The answer of [`Client::next_completed`](super::Client::next_completed) has the versions of
-    /// written objects first. Those behind them have no meaning.
+    /// written objects first. Those behind them have no meaning. If objects of an
+    /// [`IndexedTable`](super::IndexedTable) change, this returns when the commit has ended.
     pub fn start_commit(self) -> Pending<'c, Committed> {
         start(self.shared, &self.draft, self.deadline)
     }
@@ -176,7 +187,10 @@ impl<'c> Transaction<'c> {
 /// Starts to commit a transaction.
 fn start<'c>(shared: &'c Shared, draft: &Draft, deadline: Instant) -> Pending<'c, Committed> {
     let id = if draft.is_settled() {
-        shared.inner().worker.machine().settled()
+        shared.inner().worker.machine().committed(Ok(Vec::new()))
+    } else if !draft.indexed().is_empty() {
+        let committed = indexed::commit(shared, draft, deadline);
+        shared.inner().worker.machine().committed(committed)
     } else {
         let parts = draft.parts();
         shared.start(|client, at| client.transact(&parts, at.min(deadline)))
@@ -200,9 +214,9 @@ impl Client {
     /// Returns what `body` returned the last time.
     ///
     /// Between two tries there is a pause of a random time, which grows with their number. All of
-    /// this takes the client's timeout at most: then the last [`Error::Conflict`] is returned. A
-    /// conflict with a condition of [`Transaction::check`] on an object that was not read is
-    /// returned at once.
+    /// this takes the client's timeout at most: then the last [`Error::Conflict`] is returned, or
+    /// [`Error::Deadline`] of a commit that keeps indexes. A conflict with a condition of
+    /// [`Transaction::check`] on an object that was not read is returned at once.
     ///
     /// `body` may run several times, so it should change nothing but the transaction. It may see
     /// objects as they never were at one time, as long as it returns `Ok`: the commit finds that

@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sprat_proto::Instant;
-use sprat_store::client::Error;
+use sprat_store::client::{Answer, Error};
 use sprat_store::types::TableId;
 
 use super::answers::{committed, object_or_none};
-use super::asynchronous::{AsyncClient, AsyncTable};
+use super::asynchronous::AsyncClient;
 use super::condition::Condition;
 use super::draft::Draft;
+use super::indexed_async;
+use super::known::AnyTable;
 use super::object::{Committed, Object};
 use super::operation::Operation;
 
@@ -59,8 +61,8 @@ impl AsyncTransaction {
     ///
     /// # Errors
     /// Those of [`Transaction::get`](super::Transaction::get).
-    pub fn get(&self, table: &AsyncTable, key: &[u8]) -> Operation<Option<Object>> {
-        let (id, deadline, rules) = (table.id(), self.deadline, Condition::always().0);
+    pub fn get(&self, table: &impl AnyTable, key: &[u8]) -> Operation<Option<Object>> {
+        let (id, deadline, rules) = (table.table_id(), self.deadline, Condition::always().0);
         if let Some(seen) = self.draft().seen(id, key) {
             return Operation::ended(Ok(seen));
         }
@@ -78,8 +80,8 @@ impl AsyncTransaction {
     ///
     /// # Errors
     /// Those of [`Transaction::put`](super::Transaction::put).
-    pub fn put(&self, table: &AsyncTable, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.draft().put(table.id(), key, value, None)
+    pub fn put(&self, table: &impl AnyTable, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.draft().put(table, key, value, None)
     }
 
     /// Plans to write an object that expires.
@@ -88,28 +90,33 @@ impl AsyncTransaction {
     /// Those of [`Transaction::put_expiring`](super::Transaction::put_expiring).
     pub fn put_expiring(
         &self,
-        table: &AsyncTable,
+        table: &impl AnyTable,
         key: &[u8],
         value: &[u8],
         lifetime: Duration,
     ) -> Result<(), Error> {
-        self.draft().put(table.id(), key, value, Some(lifetime))
+        self.draft().put(table, key, value, Some(lifetime))
     }
 
     /// Plans to remove an object.
     ///
     /// # Errors
     /// Those of [`Transaction::remove`](super::Transaction::remove).
-    pub fn remove(&self, table: &AsyncTable, key: &[u8]) -> Result<(), Error> {
-        self.draft().remove(table.id(), key)
+    pub fn remove(&self, table: &impl AnyTable, key: &[u8]) -> Result<(), Error> {
+        self.draft().remove(table, key)
     }
 
     /// Sets a condition on an object, as [`Transaction::check`](super::Transaction::check) does.
     ///
     /// # Errors
     /// Those of [`Transaction::check`](super::Transaction::check).
-    pub fn check(&self, table: &AsyncTable, key: &[u8], condition: Condition) -> Result<(), Error> {
-        self.draft().check(table.id(), key, condition)
+    pub fn check(
+        &self,
+        table: &impl AnyTable,
+        key: &[u8],
+        condition: Condition,
+    ) -> Result<(), Error> {
+        self.draft().check(table.table_id(), key, condition)
     }
 
     /// Returns the objects of the transaction, tables and keys, in the order in which
@@ -120,8 +127,9 @@ impl AsyncTransaction {
         draft.names().into_iter().map(|(table, key)| (table, key.to_vec())).collect()
     }
 
-    /// Makes all changes, or none. The commit starts without a poll of its future. Changes and
-    /// reads by clones from now on belong to no transaction.
+    /// Makes all changes, or none. The commit starts without a poll of its future, unless objects
+    /// of an [`AsyncIndexedTable`](super::AsyncIndexedTable) change: then it goes on with each
+    /// poll. Changes and reads by clones from now on belong to no transaction.
     ///
     /// # Errors
     /// Those of [`Transaction::commit`](super::Transaction::commit).
@@ -142,6 +150,13 @@ fn start(client: &AsyncClient, draft: Arc<Draft>, deadline: Instant) -> Operatio
         return Operation::ended(Ok(Committed { versions: Vec::new() }));
     }
     let writes = draft.writes();
+    if !draft.indexed().is_empty() {
+        let client = client.clone();
+        return Operation::of_steps(async move {
+            let versions = indexed_async::commit(&client, &draft, deadline).await;
+            committed(versions.map(Answer::Committed), writes)
+        });
+    }
     client.start(
         move |machine, at| machine.transact(&draft.parts(), at.min(deadline)),
         move |outcome| committed(outcome, writes),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sprat::kv::{Client, Condition, Error, IndexError, IndexedTable, Source, Version, pack};
+use sprat::kv::{
+    Client, Condition, Error, Found, IndexError, IndexRange, IndexedTable, Source, Version, pack,
+};
 
 use crate::{Cluster, block_on};
 
@@ -85,6 +87,28 @@ fn many_objects_are_in_order(transport: &str) {
         assert_eq!(found.index_key, n.to_be_bytes());
         assert_eq!(found.key, (COUNT - n).to_be_bytes());
     }
+    // Down from the end, and from both ends until they meet.
+    let numbers = |found: Result<Found, IndexError>| {
+        let key = found.unwrap().index_key;
+        u32::from_be_bytes(key.try_into().expect("four bytes"))
+    };
+    let down = indexed.range("by value", 500_u32.to_be_bytes()..1500_u32.to_be_bytes());
+    assert!(down.rev().map(numbers).eq((500..1500).rev()));
+    let mut both = indexed.range("by value", ..200_u32.to_be_bytes()).map(numbers);
+    let (mut first, mut last) = (1, 200);
+    while first < last {
+        if first % 3 == 0 {
+            last -= 1;
+            assert_eq!(both.next_back(), Some(last));
+        }
+        if first < last {
+            assert_eq!(both.next(), Some(first));
+            first += 1;
+        }
+    }
+    assert_eq!((both.next(), both.next_back()), (None, None));
+    let none = indexed.range::<&[u8]>("no such", ..).next_back();
+    assert_eq!(none, Some(Err(IndexError::NoIndex("no such".into()))));
 }
 
 /// Many objects with one index key, packed keys, and objects that expire.
@@ -151,6 +175,90 @@ fn clients_at_once_keep_an_index_exact(transport: &str) {
     assert!(indexed.into_iter().eq(objects.into_iter().map(|(key, it)| (key, it.value))));
 }
 
+fn transactions_keep_indexes(transport: &str) {
+    let cluster = Cluster::start(transport, "i-commit", 3);
+    let client = cluster.client();
+    let people = client.indexed(&client.create_table("people", 3).unwrap()).unwrap();
+    let plain = client.create_table("plain", 3).unwrap();
+    let cities = client.indexed(&client.create_table("cities", 3).unwrap()).unwrap();
+    people.create_index("by city", CITY).unwrap();
+    cities.create_index("by name", NAME).unwrap();
+    people.put(b"1", b"Ada,Paris").unwrap();
+    let moved = client.transact(|transaction| {
+        let ada = transaction.get(&people, b"1")?.expect("Ada");
+        transaction.put(&people, b"1", b"Ada,Oslo")?;
+        transaction.put(&people, b"2", b"Bob,Oslo")?;
+        transaction.put(&cities, b"o", b"Oslo,2")?;
+        transaction.put(&plain, b"k", b"v")?;
+        // The transaction sees its changes, look-ups do not.
+        assert_eq!(transaction.get(&people, b"2")?.map(|it| it.value), Some(b"Bob,Oslo".to_vec()));
+        assert!(keys(&people, "by city", "Oslo").is_empty());
+        Ok::<_, Error>(ada.value)
+    });
+    assert_eq!(moved.unwrap(), b"Ada,Paris");
+    assert_eq!(
+        (keys(&people, "by city", "Oslo"), keys(&people, "by city", "Paris")),
+        (vec!["1".to_owned(), "2".to_owned()], Vec::new())
+    );
+    assert_eq!(keys(&cities, "by name", "Oslo"), ["o"]);
+    // A conflict with what was read changes nothing, and names the object.
+    let mut stale = client.transaction();
+    stale.get(&people, b"2").unwrap();
+    stale.put(&people, b"3", b"Cleo,Oslo").unwrap();
+    stale.remove(&people, b"2").unwrap();
+    people.put(b"2", b"Bob,Rome").unwrap();
+    let objects: Vec<_> = stale.objects().iter().map(|(_, key)| key.to_vec()).collect();
+    let Err(Error::Conflict { part, .. }) = stale.commit() else { panic!("no conflict") };
+    assert_eq!(
+        (&objects[part][..], keys(&people, "by city", "Oslo")),
+        (&b"2"[..], vec!["1".to_owned()])
+    );
+    let mut checked = client.transaction();
+    checked.check(&people, b"1", Condition::if_absent()).unwrap();
+    checked.put(&people, b"1", b"x,y").unwrap();
+    assert!(matches!(checked.commit(), Err(Error::Conflict { part: 0, .. })));
+    // Started commits end with this call; the versions are those of written objects.
+    let mut started = client.transaction();
+    started.put(&people, b"4", b"Dora,Rome").unwrap();
+    started.remove(&people, b"1").unwrap();
+    let committed = started.start_commit().wait().unwrap();
+    assert_eq!(committed.versions.len(), 1);
+    let found = people.look_up("by city", b"Rome").unwrap();
+    assert_eq!(found[1].version, committed.versions[0]);
+    let mut long = client.transaction();
+    long.put(&people, b"5", &[b',', 1].repeat(600)).unwrap();
+    long.put(&people, b"6", &[&b","[..], &[b'x'; 1025]].concat()).unwrap();
+    assert_eq!(long.commit(), Err(Error::IndexKeyTooLong(1025)));
+    let mut nothing = client.transaction();
+    nothing.remove(&people, b"none").unwrap();
+    assert_eq!(nothing.commit().unwrap().versions, []);
+}
+
+/// As many objects as a transaction can have with their entries.
+fn a_transaction_fills_an_empty_index(transport: &str) {
+    let cluster = Cluster::start(transport, "i-fill", 2);
+    let client = cluster.client();
+    let people = client.indexed(&client.create_table("people", 2).unwrap()).unwrap();
+    people.create_index("by city", CITY).unwrap();
+    let all: Vec<_> =
+        (0..200).map(|n| (format!("{n}"), format!("{n},{:03}", n * 7 % 200))).collect();
+    for round in 0..2 {
+        let mut transaction = client.transaction();
+        for (key, value) in &all {
+            transaction.put(&people, key.as_bytes(), value.as_bytes()).unwrap();
+        }
+        assert_eq!(transaction.commit().unwrap().versions.len(), 200, "{round}");
+        let found = people.range::<&str>("by city", ..).map(|it| it.unwrap().index_key);
+        assert!(found.eq((0..200).map(|n| format!("{n:03}").into_bytes())));
+    }
+    let mut transaction = client.transaction();
+    for n in 0..256 {
+        transaction.put(&people, format!("{n}").as_bytes(), format!("{n},y").as_bytes()).unwrap();
+    }
+    let too_many = transaction.commit().unwrap_err();
+    assert!(matches!(too_many, Error::BadTransaction(257..)), "{too_many:?}");
+}
+
 fn indexes_of_asynchronous_programs(transport: &str) {
     let cluster = Cluster::start(transport, "i-async", 2);
     let client = Client::builder(&cluster.coordinator).connect_async().unwrap();
@@ -166,9 +274,31 @@ fn indexes_of_asynchronous_programs(transport: &str) {
         let found = people.look_up("by city", b"Oslo").await.unwrap();
         assert_eq!(found.into_iter().map(|it| it.key).collect::<Vec<_>>(), [b"2"]);
         assert_eq!(people.range("by city", "A".."Z").await.unwrap().len(), 2);
+        let last = people.page_back("by city", IndexRange::new::<&str>(..), 1).await.unwrap();
+        assert_eq!(last.found.into_iter().map(|it| it.key).collect::<Vec<_>>(), [b"1"]);
+        let rest = people.page_back("by city", last.rest.unwrap(), 9).await.unwrap();
+        assert_eq!(rest.found.into_iter().map(|it| it.key).collect::<Vec<_>>(), [b"2"]);
         assert!(people.remove(b"1").await.unwrap().is_some());
         assert_eq!(people.range::<&str>("by city", ..).await.unwrap().len(), 1);
         assert_eq!(people.list_indexes().await.unwrap().len(), 1);
+        let moved = client.transact(|transaction| {
+            let people = &people;
+            async move {
+                let bob = transaction.get(people, b"2").await?.expect("Bob");
+                transaction.put(people, b"2", b"Bob,Rome")?;
+                transaction.put(people, b"7", b"Gus,Rome")?;
+                Ok::<_, Error>(bob.value)
+            }
+        });
+        assert_eq!(moved.await.unwrap(), b"Bob,Oslo");
+        let found = people.look_up("by city", b"Rome").await.unwrap();
+        assert_eq!(found.into_iter().map(|it| it.key).collect::<Vec<_>>(), [b"2", b"7"]);
+        let stale = client.transaction();
+        stale.get(&people, b"7").await.unwrap();
+        stale.remove(&people, b"7").unwrap();
+        people.put(b"7", b"Gus,Oslo").await.unwrap();
+        assert!(matches!(stale.commit().await, Err(Error::Conflict { part: 0, .. })));
+        people.remove(b"7").await.unwrap();
         people.drop_index("by city").await.unwrap();
         let gone = people.look_up("by city", b"Oslo").await.unwrap_err();
         assert_eq!(gone, IndexError::NoIndex("by city".into()));
@@ -180,7 +310,8 @@ macro_rules! over {
         mod $name {
             over!(@ $transport, objects_are_found_by_other_keys, many_objects_are_in_order,
                 packed_keys_equal_keys_and_objects_that_expire,
-                clients_at_once_keep_an_index_exact, indexes_of_asynchronous_programs);
+                clients_at_once_keep_an_index_exact, transactions_keep_indexes,
+                a_transaction_fills_an_empty_index, indexes_of_asynchronous_programs);
         }
     };
     (@ $transport:literal, $($test:ident),*) => {

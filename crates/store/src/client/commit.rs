@@ -6,12 +6,14 @@
 //!  without changes           Validate to all, if the versions of all are known
 //! ```
 //!
-//! The transaction is committed when the master of the first object that changes says so. A phase
-//! ends when all of its calls have ended. A phase whose calls failed is repeated after a pause. If
-//! tablets have moved, the objects are sent to their new masters, which know what was executed.
+//! The transaction is committed when the master of the first object that changes says so. Then it
+//! ends for the program, and [`super::deciding`] makes the decision known. A phase ends when all of
+//! its calls have ended. A phase whose calls failed is repeated after a pause. If tablets have
+//! moved, the objects are sent to their new masters, which know what was executed.
 //!
 //! Invariants: a commit is sent only when all objects of other masters are prepared. The numbers of
-//! the objects are not acknowledged before the transaction has ended for the program.
+//! the objects are not acknowledged before all masters know the decision, as far as the client can
+//! make it known.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -24,32 +26,94 @@ use super::error::{Error, WaitedFor};
 use super::op::Op;
 use super::routes::Owner;
 use super::state::{Client, Kind, State as Waiting, enqueue, op};
-use super::transaction::{Object, Phase, State, Step, Transaction, TransactionPart, check_sizes};
-use crate::message::data::{Refusal, accepted};
+use super::transaction::{
+    Group, Object, OwnedTransactionPart, Phase, State, Step, Transaction, TransactionPart, add,
+    check_sizes, single,
+};
+use crate::message::data::{Refusal, Target, accepted};
 use crate::message::transaction::{
-    self, Answered, Decision, Participant, answered, decide, part_answer,
+    self, Answered, Change, Decision, Participant, answered, decide, part_answer,
 };
 use crate::message::{Opcode, Status};
-
-/// The objects of a transaction that one master has: its peer, and their indices.
-type Group = (u32, Vec<usize>);
+use crate::types::Version;
 
 impl Client {
     /// Starts a transaction: all changes are made, or none if an object is not as its rules say.
     /// The answer is [`Answer::Committed`]. A transaction that meets another state ends with
     /// [`Error::Conflict`].
     pub fn transact(&mut self, parts: &[TransactionPart<'_>], deadline: Instant) -> Op {
-        let index = self.begin(Kind::Transaction, 0, deadline);
-        let op = op(index, &self.slots[index as usize]);
-        if let Err(error) = check_sizes(parts) {
-            self.refuse(index, error);
+        if let [only] = parts
+            && let Some(op) = self.transact_one(*only, deadline)
+        {
             return op;
         }
-        let objects = parts.iter().map(|part| Object::new(part, self.routes.table(part.table)));
-        let transaction = Transaction::new(objects.collect());
+        self.transact_several(parts.iter().copied(), deadline)
+    }
+
+    /// Starts a transaction as [`Client::transact`] does.
+    pub fn transact_owned(&mut self, parts: &[OwnedTransactionPart], deadline: Instant) -> Op {
+        if let [only] = parts
+            && let Some(op) = self.transact_one(only.part(), deadline)
+        {
+            return op;
+        }
+        self.transact_several(parts.iter().map(OwnedTransactionPart::part), deadline)
+    }
+
+    fn transact_several<'a>(
+        &mut self,
+        parts: impl ExactSizeIterator<Item = TransactionPart<'a>> + Clone,
+        deadline: Instant,
+    ) -> Op {
+        let bytes = match check_sizes(parts.clone()) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.unstarted(error, deadline),
+        };
+        let transaction = Transaction::new(parts, bytes, |table| self.routes.table(table));
+        let index = self.begin(Kind::Transaction, 0, deadline);
+        let op = op(index, &self.slots[index as usize]);
         self.slots[index as usize].extra().transaction = Some(Box::new(transaction));
         self.start(index);
         op
+    }
+
+    /// Ends a transaction with this error before it starts.
+    fn unstarted(&mut self, error: Error, deadline: Instant) -> Op {
+        let index = self.begin(Kind::Transaction, 0, deadline);
+        let op = op(index, &self.slots[index as usize]);
+        self.refuse(index, error);
+        op
+    }
+
+    /// Starts a transaction that writes or removes one object, as that operation: it takes half of
+    /// the time of a commit.
+    fn transact_one(&mut self, part: TransactionPart<'_>, deadline: Instant) -> Option<Op> {
+        let TransactionPart { table, key, rules, change } = part;
+        let op = match change {
+            Change::Write(value, None) => self.write(table, key, value, rules, deadline),
+            Change::Write(value, Some(lifetime)) => {
+                self.write_expiring(table, key, value, lifetime, rules, deadline)
+            }
+            Change::Remove => self.remove(table, key, rules, deadline),
+            Change::Check | Change::Edit(_) => return None,
+        };
+        if let Some(index) = self.live(op.0) {
+            let slot = &mut self.slots[index as usize];
+            Target::set_durable(&mut slot.bytes);
+            slot.is_commit = true;
+        }
+        Some(op)
+    }
+
+    /// Ends a transaction that was sent as an operation on its only object.
+    #[cold]
+    pub(super) fn close_commit<'b>(
+        &mut self,
+        index: u32,
+        outcome: Result<Answer<'b>, Error>,
+    ) -> Option<Done<'b>> {
+        let op = self.end(index);
+        Some(Done { op, outcome: single(outcome) })
     }
 
     /// Sends the calls of a transaction's phase.
@@ -61,7 +125,7 @@ impl Client {
         }
         let groups = self.groups(now, index, &mut it);
         if it.phase == Phase::Deciding && groups.as_ref().is_some_and(Vec::is_empty) {
-            return self.committed(index, &it);
+            return self.decided(index, &it);
         }
         if groups.as_ref().is_some_and(|groups| groups.len() > 1) {
             it.lock_what_may_return();
@@ -111,20 +175,24 @@ impl Client {
     /// known.
     fn groups(&mut self, now: Instant, index: u32, it: &mut Transaction) -> Option<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
-        for (number, object) in it.objects.iter_mut().enumerate() {
+        for number in 0..it.objects.len() {
+            let table = &self.routes.tables[it.objects[number].place as usize];
+            // Objects that are prepared have their hashes.
+            if it.phase != Phase::Deciding {
+                it.objects[number].hash = table.hasher.hash(it.key(number));
+            }
+            let object = &mut it.objects[number];
             if it.phase == Phase::Deciding && object.state != State::Held {
                 continue;
             }
-            let table = &self.routes.tables[object.place as usize];
             let slot = &self.slots[index as usize];
-            let tablet = table.tablet(|hasher| hasher.hash(object.key()));
+            let tablet = table.tablet(|_| object.hash);
             let known = tablet.filter(|_| slot.failures() == 0 || table.asking.is_none());
             let Some(tablet) = known else {
                 self.slots[index as usize].place = object.place;
                 self.park_for_tablets(index);
                 return None;
             };
-            object.hash = table.hasher.hash(object.key());
             let &Owner::Peer(peer) = &tablet.owner else {
                 let owner = tablet.owner.clone();
                 match owner {
@@ -177,8 +245,8 @@ impl Client {
                 return false;
             }
             it.lease = self.rifl.lease;
-            for object in &mut it.objects {
-                object.rpc = self.rifl.assign().unwrap_or(0);
+            for number in 0..it.objects.len() {
+                it.set_rpc(number, self.rifl.assign().unwrap_or(0));
             }
         }
         true
@@ -261,12 +329,15 @@ impl Client {
             _ => Vec::new(),
         };
         let ack = if opcode == Opcode::Validate { 0 } else { self.rifl.once(0).ack };
-        let parts = objects.iter().map(|&number| it.objects[number].part());
-        transaction::request(opcode, (self.cluster, it.lease, ack), others.into_iter(), parts)
+        let identity = (self.cluster, it.lease, ack);
+        let room = (objects.len(), it.parts_len(objects));
+        let mut request = transaction::begin(opcode, identity, others.into_iter(), room);
+        it.emit_parts(objects, &mut request);
+        request
     }
 
     /// Returns the slot of a new request of a transaction to a master.
-    fn step(&mut self, peer: u32, step: Step, bytes: Vec<u8>) -> u32 {
+    pub(super) fn step(&mut self, peer: u32, step: Step, bytes: Vec<u8>) -> u32 {
         let index = self.begin(Kind::Step, peer, Instant::NEVER);
         let slot = &mut self.slots[index as usize];
         slot.bytes = bytes;
@@ -418,17 +489,19 @@ impl Client {
         match it.phase {
             Phase::Preparing => self.go_on(index),
             Phase::Committing if it.objects.iter().any(|object| object.state == State::Held) => {
-                it.phase = Phase::Deciding;
-                self.go_on(index);
+                self.decide_behind(now, index, it);
             }
             Phase::Deciding => {
                 // The first master has to remember the commit as long as another one may ask.
                 if it.objects.iter().all(|object| object.state != State::Held) {
                     self.tell(it, &[it.first], Decision::Finish);
                 }
-                self.committed(index, it);
+                self.decided(index, it);
             }
-            Phase::Validating | Phase::Committing => self.committed(index, it),
+            Phase::Validating | Phase::Committing => {
+                self.end_numbers(it);
+                self.committed(index, it.versions());
+            }
         }
     }
 
@@ -436,16 +509,13 @@ impl Client {
     pub(super) fn outcome(&self, index: u32, error: Error) -> Result<Answer<'static>, Error> {
         let extra = self.slots[index as usize].extra.as_ref();
         match extra.and_then(|extra| extra.transaction.as_ref()) {
-            Some(it) if it.phase == Phase::Deciding => Ok(Answer::Committed(it.versions())),
             Some(it) if it.maybe && !error.maybe_executed() => Err(Error::Unknown),
             _ => Err(error),
         }
     }
 
-    fn committed(&mut self, index: u32, it: &Transaction) {
-        let versions = it.versions();
-        // Its numbers are acknowledged from here on.
-        self.end_numbers(it);
+    /// Ends a committed transaction for its program.
+    pub(super) fn committed(&mut self, index: u32, versions: Vec<Version>) {
         let done = self.close(index, Ok(Answer::Committed(versions)));
         self.events.extend(done);
     }
@@ -458,57 +528,15 @@ impl Client {
         }
     }
 
-    /// Lets the masters of prepared objects unlock them, since the transaction is not committed. If
-    /// that does not reach one, it asks after a while.
-    fn give_up(&mut self, it: &Transaction) {
-        let is_open = |&number: &usize| match it.objects[number].state {
-            _ if number == it.first => false,
-            State::Held => true,
-            // With a commit that was refused, nothing was prepared.
-            State::Sent => it.phase == Phase::Preparing,
-            State::Todo | State::Done => false,
-        };
-        let open: Vec<_> = (0..it.objects.len()).filter(is_open).collect();
-        self.tell(it, &open, Decision::Abort);
-    }
-
-    /// Makes a decision known to the masters of some objects. Nothing waits for their answers.
-    fn tell(&mut self, it: &Transaction, objects: &[usize], decision: Decision) {
-        let mut groups: Vec<Group> = Vec::new();
-        for &number in objects {
-            let object = &it.objects[number];
-            let table = &self.routes.tables[object.place as usize];
-            match table.tablet(|_| object.hash).map(|tablet| &tablet.owner) {
-                Some(&Owner::Peer(peer)) => add(&mut groups, peer, number),
-                _ => continue,
-            }
-        }
-        for (peer, objects) in groups {
-            let objects = objects.iter().map(|&number| it.objects[number].participant());
-            let bytes = decide((self.cluster, it.lease), decision, objects);
-            let index = self.step(peer, Step { of: None, objects: Vec::new() }, bytes);
-            self.slots[index as usize].state = Waiting::Ready;
-            self.ready.push_back(index);
-        }
-    }
-
     /// Ends a transaction whose deadline has passed.
     fn end_transaction_late(&mut self, index: u32, it: &Transaction) {
         if it.phase == Phase::Deciding {
             // The masters finish it without the client.
-            return self.committed(index, it);
+            return self.decided(index, it);
         }
         self.slots[index as usize].extra().maybe = it.maybe;
         self.give_up_unless_maybe(it);
         self.end_numbers(it);
         self.end_late(index);
-    }
-}
-
-/// Adds an object to those of its master.
-fn add(groups: &mut Vec<Group>, peer: u32, number: usize) {
-    match groups.iter_mut().find(|(of, _)| *of == peer) {
-        Some((_, objects)) => objects.push(number),
-        None => groups.push((peer, [number].to_vec())),
     }
 }

@@ -160,7 +160,7 @@ impl Client {
             self.timers.pop_first();
             let slot = &mut self.slots[index as usize];
             slot.extra().timer = None;
-            if slot.deadline <= now && !matches!(slot.kind, Kind::Transaction) {
+            if slot.deadline <= now && !slot.kind.is_transaction() {
                 self.end_late(index);
             } else {
                 slot.state = State::Ready;

@@ -6,7 +6,8 @@ use alloc::string::String;
 
 use crate::message::Status;
 use crate::types::{
-    Lifetime, MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE, Version,
+    Lifetime, MAX_INDEX_KEY, MAX_KEY, MAX_PARTS, MAX_TRANSACTION, MAX_TRANSACTION_BYTES, MAX_VALUE,
+    Version,
 };
 
 /// The reason why an operation failed.
@@ -42,6 +43,16 @@ pub enum Error {
     /// The transaction has no object, or too many. Nothing was sent.
     #[error("the transaction has {0} objects; it can have 1 to {MAX_TRANSACTION}")]
     BadTransaction(usize),
+    /// The key of an object in an index of its table is too long. Nothing was changed.
+    #[error("the index key has {0} bytes, the limit is {MAX_INDEX_KEY}")]
+    IndexKeyTooLong(usize),
+    /// A node or the catalog of the indexes of a table is malformed: something else has written to
+    /// their table. Drop the index and create it again.
+    #[error(
+        "the index is damaged: something else has written to its table; drop the index and create \
+         it again"
+    )]
+    DamagedIndex,
     /// The keys and values of the transaction are too long in sum, or longer than a segment of a
     /// server's log has room for. Nothing was changed.
     #[error(
@@ -59,7 +70,8 @@ pub enum Error {
         /// The index of the object in the transaction.
         part: usize,
         /// The condition that the object does not meet; [`Status::Locked`] if another transaction
-        /// is about to change it; [`Status::Aborted`] if this one took too long.
+        /// is about to change it, which may be one of this client that has just been committed;
+        /// [`Status::Aborted`] if this one took too long.
         why: Status,
         /// The version of the object, 0 if it does not exist.
         version: Version,

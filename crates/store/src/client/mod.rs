@@ -24,6 +24,7 @@ mod bundle;
 mod commit;
 mod counters;
 mod cursor;
+mod deciding;
 mod drive;
 mod error;
 mod failures;
@@ -53,7 +54,7 @@ pub use parts::{Part, PartAnswer, PartRequest, Parts};
 pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};
-pub use transaction::TransactionPart;
+pub use transaction::{OwnedTransactionPart, TransactionPart};
 
 pub use crate::message::list::Listed;
 pub use crate::message::transaction::Change;

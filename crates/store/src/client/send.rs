@@ -39,7 +39,7 @@ pub struct Call {
 impl Client {
     /// Queues the call of an operation, or parks or ends the operation if it cannot be sent.
     pub(super) fn send(&mut self, now: Instant, index: u32) {
-        if matches!(self.slots[index as usize].kind, Kind::Transaction) {
+        if self.slots[index as usize].kind.is_transaction() {
             self.advance(now, index);
         } else if let Some(peer) = self.prepare(now, index) {
             let slot = &self.slots[index as usize];

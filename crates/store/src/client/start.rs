@@ -381,7 +381,7 @@ impl Client {
         if key.len() > MAX_KEY || value.len() > MAX_VALUE {
             return self.too_long(request, key.len(), value.len(), deadline);
         }
-        let target = Target { cluster: self.cluster, table, rules };
+        let target = Target { cluster: self.cluster, table, rules, durable: false };
         let once = Once::default();
         let parts = Parts { target, once, key, value, page_bytes: self.config.page_bytes };
         let place = self.routes.table(table);
@@ -432,7 +432,7 @@ impl Client {
                 NewValue::Lent(bytes) => self.values.borrow(bytes.len()),
                 NewValue::Copied(_) | NewValue::Owned(_) => None,
             };
-            let target = Target { cluster: self.cluster, table, rules };
+            let target = Target { cluster: self.cluster, table, rules, durable: false };
             let write = Write { target, once: Once::default(), key, value: &[], lifetime };
             let long = lent.unwrap_or_else(|| self.values.keep(value.into_vec()));
             let slot = &mut self.slots[index as usize];

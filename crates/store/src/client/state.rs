@@ -145,6 +145,8 @@ pub(super) enum Kind {
     /// The client itself sends several parts of multi-operations to one master.
     Bundle,
     Transaction,
+    /// The client itself makes the decision on a transaction known.
+    Decide,
     /// The client itself sends some objects of a transaction to one master.
     Step,
 }
@@ -164,7 +166,12 @@ impl Kind {
 
     /// Returns true if the client started the operation for itself.
     pub(super) fn is_own(self) -> bool {
-        matches!(self, Self::Tablets | Self::Lease | Self::Bundle | Self::Step)
+        matches!(self, Self::Tablets | Self::Lease | Self::Bundle | Self::Step | Self::Decide)
+    }
+
+    /// Returns true if the operation consists of the phases of a transaction.
+    pub(super) fn is_transaction(self) -> bool {
+        matches!(self, Self::Transaction | Self::Decide)
     }
 
     /// Returns true if an operation of this kind can leave a change behind though its reply is
@@ -216,6 +223,8 @@ pub(super) struct Slot {
     pub(super) lease: LeaseId,
     /// The multi-operation that the operation is a part of, if it is one.
     pub(super) part_of: Option<PartOf>,
+    /// True if the operation on an object is a whole transaction for the program.
+    pub(super) is_commit: bool,
     pub(super) extra: Option<Box<Extra>>,
 }
 
@@ -316,6 +325,8 @@ pub struct Client {
     pub(super) free: Vec<u32>,
     /// The number of slots that the client's own operations have.
     pub(super) own: usize,
+    /// The number of transactions whose decision is on its way.
+    pub(super) deciding: usize,
     pub(super) ready: VecDeque<u32>,
     /// The slot of the operation that started last, which goes behind those in `ready`, or
     /// [`NONE`].
@@ -352,6 +363,7 @@ impl Client {
             slots: Vec::new(),
             free: Vec::new(),
             own: 0,
+            deciding: 0,
             ready: VecDeque::new(),
             newest: NONE,
             timers: BTreeSet::new(),
@@ -397,6 +409,7 @@ impl Client {
         slot.state = State::Parked(WaitedFor::Server);
         slot.part_of = self.starting.filter(|_| !kind.is_own());
         (slot.key_at, slot.key_len) = (0, 0);
+        slot.is_commit = false;
         self.own += usize::from(kind.is_own());
         self.counters.started += u64::from(!kind.is_own());
         index
@@ -416,6 +429,7 @@ impl Client {
             rpc: 0,
             lease: LeaseId(0),
             part_of: None,
+            is_commit: false,
             extra: None,
         });
         self.slots.len() as u32 - 1
@@ -442,6 +456,11 @@ impl Client {
     /// Ends an operation that was not sent or got no reply.
     #[cold]
     pub(super) fn refuse(&mut self, index: u32, error: Error) {
+        if self.slots[index as usize].kind == Kind::Decide {
+            // No program waits for it. The masters ask for the decision.
+            self.end(index);
+            return;
+        }
         let outcome = self.outcome(index, error);
         let done = self.close(index, outcome);
         self.events.extend(done);
@@ -455,7 +474,11 @@ impl Client {
         index: u32,
         outcome: Result<Answer<'b>, Error>,
     ) -> Option<Done<'b>> {
-        let part_of = self.slots[index as usize].part_of;
+        let slot = &self.slots[index as usize];
+        if slot.is_commit {
+            return self.close_commit(index, outcome);
+        }
+        let part_of = slot.part_of;
         let op = self.end(index);
         match part_of {
             None => Some(Done { op, outcome }),
@@ -469,6 +492,7 @@ impl Client {
         let slot = &mut self.slots[index as usize];
         let op = op(index, slot);
         self.own -= usize::from(slot.kind.is_own());
+        self.deciding -= usize::from(slot.kind == Kind::Decide);
         slot.generation = slot.generation.wrapping_add(1);
         slot.state = State::Free;
         if slot.bytes.capacity() > KEPT_BYTES {

@@ -248,7 +248,7 @@ impl World {
 
     fn ask(&mut self, request: Vec<u8>) -> u64 {
         self.asked += 1;
-        let caller = Caller { transport: 0, rpc: ServerRpc(self.asked) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(self.asked), at: Instant::ZERO };
         let payload = Payload::Owned(request);
         if let Some(message) = crate::testing::request(
             &mut self.coordinator,

@@ -14,11 +14,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::definition::{Catalog, Source};
+use super::edits::{Bounds, LeafEdits};
 use super::error::Error;
-use super::node::{OwnedPoint, Point, emit};
 use super::state::{COPIES, Copied, ROOT, State};
-use super::tree::{ABSENT, Edits, catalog_key, index_of_node, node_key, unchanged};
-use super::{Indexes, Listed, Objects, Seen};
+use super::tree::{ABSENT, catalog_key, index_of_node, node_key, unchanged};
+use super::{Indexes, Listed, Objects};
+use crate::btree::node::{OwnedPoint, Point, emit};
 use crate::client::{self, Change, Cursor, TransactionPart};
 use crate::message::data::RejectRules;
 use crate::types::{MAX_INDEX_KEY, TableId, Version};
@@ -27,6 +28,10 @@ use crate::types::{MAX_INDEX_KEY, TableId, Version};
 const BATCH: usize = 64;
 /// The most bytes of the keys of these objects, but for one.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// The number of conflicts of these objects after which those are left out that change still:
+/// programs that do not know the index write them.
+const MOST_AGAIN: u32 = 8;
 
 /// The creation of an index in progress.
 #[derive(Debug)]
@@ -162,22 +167,23 @@ impl<O: Objects> Indexes<'_, O> {
         let (number, most, mut tries) = (building.number, building.node_bytes, 0);
         while let Some((_, last)) = old.last() {
             let leaves = self.leaves(&[(number, last.point())], &[]).await?.0;
-            let leaf = leaves.first().ok_or(Error::Damaged)?;
+            let leaf = leaves.first().ok_or(Error::DAMAGED)?;
             let node = leaf.node()?;
             if node.has(last.point()) {
                 old.pop();
                 continue;
             }
             let (mut size, mut entries) = (leaf.bytes.len(), node.len());
-            let (mut edits, mut count, mut keys) = (Edits::default(), 0, 0);
-            edits.add(leaves);
+            let (mut edits, mut count, mut keys) = (LeafEdits::default(), 0, 0);
             for (_, point) in old.iter().rev().take(BATCH) {
                 size += point.point().entry_len();
                 keys += point.object.len();
                 let has_room = (size <= most || entries < 2) && (keys <= BATCH_BYTES || count == 0);
-                if !has_room || !edits.edit(number, point.point(), true)? {
+                if !has_room || !node.contains(point.point()) {
                     break;
                 }
+                let bounds = Bounds { most, may_be_small: true, may_be_large: false };
+                edits.edit(leaf.id, point.point(), true, bounds);
                 (count, entries) = (count + 1, entries + 1);
             }
             if count == 0 {
@@ -193,9 +199,12 @@ impl<O: Objects> Indexes<'_, O> {
             });
             let parts: Vec<TransactionPart<'_>> = edits.parts(self.nodes).chain(checks).collect();
             match self.objects.commit(&parts).await {
-                Ok(_) => old.truncate(batch),
+                Ok(_) => {
+                    old.truncate(batch);
+                    tries = 0;
+                }
                 Err(client::Error::Conflict { .. }) => {
-                    self.forget_changed(old, batch).await?;
+                    self.read_again(building, old, batch, tries < MOST_AGAIN).await?;
                     tries += 1;
                     self.objects.pause(tries).await?;
                 }
@@ -205,17 +214,31 @@ impl<O: Objects> Indexes<'_, O> {
         Ok(())
     }
 
-    /// Takes the objects from `batch` on out of `old` that have changed: the change has kept the
-    /// index.
-    async fn forget_changed(&self, old: &mut Vec<Old>, batch: usize) -> Result<(), Error> {
+    /// Reads the objects from `batch` on again. Takes those out of `old` that are gone or have
+    /// changed. If it `follows` changes, it gives these their new versions and points instead: most
+    /// changes have kept the index, but a touch gives an object only another version.
+    async fn read_again(
+        &self,
+        building: &Building,
+        old: &mut Vec<Old>,
+        batch: usize,
+        follows: bool,
+    ) -> Result<(), Error> {
         let keys: Vec<(TableId, &[u8])> =
             old[batch..].iter().map(|(_, point)| (self.table, &point.object[..])).collect();
         let seen = self.objects.read(&keys).await?;
-        let stays = |(old, seen): &(Old, Option<Seen>)| {
-            seen.as_ref().is_some_and(|(version, _)| *version == old.0)
-        };
-        let rest = old.split_off(batch).into_iter().zip(seen);
-        old.extend(rest.filter(stays).map(|(old, _)| old));
+        let mut again = Vec::new();
+        for ((before, point), seen) in old.drain(batch..).zip(seen) {
+            let Some((version, value)) = seen else { continue };
+            if version != before && !follows {
+                continue;
+            }
+            let index_key = building.source.key_of(&point.object, &value);
+            let Some(key) = index_key.filter(|key| key.len() <= MAX_INDEX_KEY) else { continue };
+            again.push((version, Point { key, object: &point.object }.to_owned()));
+        }
+        again.sort_unstable_by(|(_, a), (_, b)| b.point().cmp(&a.point()));
+        old.extend(again);
         Ok(())
     }
 
@@ -307,12 +330,12 @@ impl<O: Objects> Indexes<'_, O> {
         for seen in self.objects.read(&keys).await? {
             copies.push(match seen {
                 Some((version, bytes)) => {
-                    (Catalog::parse(&bytes).ok_or(Error::Damaged)?.into(), version)
+                    (Catalog::parse(&bytes).ok_or(Error::DAMAGED)?.into(), version)
                 }
                 None => Copied::default(),
             });
         }
-        if copies.len() == usize::from(COPIES) { Ok(copies) } else { Err(Error::Damaged) }
+        if copies.len() == usize::from(COPIES) { Ok(copies) } else { Err(Error::DAMAGED) }
     }
 
     /// Writes all copies of the catalog, if they are as they were read, with another object.

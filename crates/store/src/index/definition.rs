@@ -19,6 +19,7 @@ use core::fmt;
 use core::ops::RangeInclusive;
 
 use super::error::Error;
+use crate::client;
 use crate::types::{MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES};
 
 /// The usual size of a node in bytes: the read of one fits into a frame of Ethernet.
@@ -113,13 +114,13 @@ impl Source {
 /// the length of each as u16, the keys, and `value`.
 ///
 /// # Errors
-/// [`Error::TooManyKeys`] above 255, and [`Error::KeyTooLong`].
+/// [`Error::TooManyKeys`] above 255, and [`client::Error::IndexKeyTooLong`].
 pub fn pack(keys: &[&[u8]], value: &[u8]) -> Result<Vec<u8>, Error> {
     let count = u8::try_from(keys.len()).map_err(|_| Error::TooManyKeys(keys.len()))?;
     let mut packed = Vec::from([count]);
     for key in keys {
         if key.len() > MAX_INDEX_KEY {
-            return Err(Error::KeyTooLong(key.len()));
+            return Err(client::Error::IndexKeyTooLong(key.len()).into());
         }
         packed.extend_from_slice(&(key.len() as u16).to_be_bytes());
     }
@@ -175,6 +176,11 @@ impl Catalog {
     /// Returns the index with a number.
     pub(super) fn numbered(&self, number: u8) -> Option<&Definition> {
         self.indexes.iter().find(|index| index.number == number)
+    }
+
+    /// Returns the size in bytes of a full node of the index with a number, 0 if there is none.
+    pub(super) fn node_bytes(&self, number: u8) -> usize {
+        self.numbered(number).map_or(0, |index| index.node_bytes as usize)
     }
 
     /// Returns true if an index had this number and was dropped.
@@ -293,7 +299,8 @@ mod tests {
     #[test]
     fn keys_that_do_not_fit_are_refused() {
         let long = [7; MAX_INDEX_KEY + 1];
-        assert_eq!(pack(&[&long], b""), Err(Error::KeyTooLong(MAX_INDEX_KEY + 1)));
+        let too_long = client::Error::IndexKeyTooLong(MAX_INDEX_KEY + 1);
+        assert_eq!(pack(&[&long], b""), Err(too_long.into()));
         assert_eq!(pack(&[&b"k"[..]; 256], b""), Err(Error::TooManyKeys(256)));
     }
 }

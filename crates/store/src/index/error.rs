@@ -3,7 +3,7 @@
 use alloc::string::String;
 
 use crate::client;
-use crate::types::{MAX_INDEX_KEY, MAX_INDEX_NAME, MAX_INDEXES};
+use crate::types::{MAX_INDEX_NAME, MAX_INDEXES};
 
 /// The reason why an operation on a table with indexes failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -35,17 +35,12 @@ pub enum Error {
     /// The table has too many indexes, or 255 were created in all.
     #[error("the table has {MAX_INDEXES} indexes, or 255 were created in all; it can have no more")]
     TooManyIndexes,
-    /// The index key of an object is too long. Nothing was changed.
-    #[error("the index key has {0} bytes, the limit is {MAX_INDEX_KEY}")]
-    KeyTooLong(usize),
     /// An object has too many index keys.
     #[error("the object has {0} index keys, the limit is 255")]
     TooManyKeys(usize),
-    /// A node or the catalog of the indexes is malformed: something else has written to their
-    /// table. Drop the index and create it again.
-    #[error(
-        "the index is damaged: something else has written to its table; drop the index and create \
-         it again"
-    )]
-    Damaged,
+}
+
+impl Error {
+    /// The error of a malformed node or catalog.
+    pub(super) const DAMAGED: Self = Self::Store(client::Error::DamagedIndex);
 }

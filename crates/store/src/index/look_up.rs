@@ -6,18 +6,24 @@
 //!
 //! A look-up that wants more objects than a leaf has reads the next leaves at the same time, as far
 //! as the client keeps their parent.
+//!
+//! A scan takes objects from either end of a range. No leaf names its neighbours, so each way
+//! begins at the root: up, it leads to the leaf that has the first point of the rest; down, to the
+//! leaf that has the last points before its end. Each leaf has its own range, and the rest of the
+//! scan is what lies beyond that. So an object that keeps its key comes exactly once, whatever
+//! leaves are split or merged meanwhile.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter;
 use core::ops::{Bound, RangeBounds};
 
-use super::definition::Catalog;
+use super::definition::{Catalog, Definition};
 use super::error::Error;
-use super::node::{Node, OwnedPoint, Point};
 use super::state::State;
 use super::tree::{Read, catalog_key};
 use super::{Indexes, Objects, Seen};
+use crate::btree::node::{Goal, Node, OwnedPoint, Point};
 use crate::types::{TableId, Version};
 
 /// The most objects of a page.
@@ -26,7 +32,14 @@ const MOST: usize = 1024;
 /// The most entries without objects that one look-up removes.
 const MOST_STALE: usize = 16;
 
-/// A range of index keys, and the position of a scan in it.
+/// The end of a range at which a look-up begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    Ascending,
+    Descending,
+}
+
+/// A range of index keys: what a scan has not passed yet, which takes objects from both ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Range {
     from: OwnedPoint,
@@ -68,6 +81,30 @@ impl Range {
         self.to.as_ref().is_some_and(|to| to.point() <= point)
     }
 
+    fn is_empty(&self) -> bool {
+        self.is_behind(self.from.point())
+    }
+
+    /// Returns the goal of the way to the leaf at which a look-up begins.
+    fn goal(&self, order: Order) -> Goal<'_> {
+        match order {
+            Order::Ascending => Goal::At(self.from.point()),
+            Order::Descending => Goal::Before(self.to.as_ref().map(OwnedPoint::point)),
+        }
+    }
+
+    /// Returns the range without what a look-up has passed up to a point. `None`: that was no step.
+    fn beyond(&self, order: Order, point: OwnedPoint) -> Option<Self> {
+        let (from, to) = (&self.from, &self.to);
+        match order {
+            Order::Ascending => {
+                (from.point() < point.point()).then(|| Self { from: point, to: to.clone() })
+            }
+            Order::Descending if self.is_behind(point.point()) => None,
+            Order::Descending => Some(Self { from: from.clone(), to: Some(point) }),
+        }
+    }
+
     /// Adds the points of leaves in the range to `points`, at most `most` in all. The leaves follow
     /// each other, unless one was split or merged while they were read. Returns the point where the
     /// rest of the range begins.
@@ -97,6 +134,35 @@ impl Range {
         }
         at.map(Point::to_owned)
     }
+
+    /// Adds the points of leaves in the range to `points` in descending order, as
+    /// [`Range::points`] does. Each leaf is the one before the last. Returns the point where the
+    /// rest of the range ends.
+    fn points_back<'a>(
+        &self,
+        nodes: impl Iterator<Item = Node<'a>>,
+        points: &mut Vec<Point<'a>>,
+        most: usize,
+    ) -> Option<OwnedPoint> {
+        let mut at = None;
+        for node in nodes {
+            if at.is_some_and(|at| Some(at) != node.end) {
+                break;
+            }
+            let first = node.before(self.from.point());
+            let last = self.to.as_ref().map_or(node.len(), |to| node.before(to.point()));
+            let begin = first.max(last.saturating_sub(most - points.len()));
+            points.extend((begin..last).rev().map(|i| node.entry(i).point));
+            if begin > first {
+                return points.last().map(|last| last.to_owned());
+            }
+            at = Some(node.start).filter(|start| self.from.point() < *start);
+            if at.is_none() || points.len() == most {
+                break;
+            }
+        }
+        at.map(Point::to_owned)
+    }
 }
 
 /// An object that a look-up has found.
@@ -116,7 +182,7 @@ pub struct Found {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page {
     /// The objects, in the order of their index keys, and those with the same one in the order of
-    /// their own keys.
+    /// their own keys. A look-up from the end of the range returns them in the opposite order.
     pub found: Vec<Found>,
     /// The rest of the range. `None`: there is nothing more.
     pub rest: Option<Range>,
@@ -129,14 +195,39 @@ impl<O: Objects> Indexes<'_, O> {
     /// # Errors
     /// [`Error::NoIndex`], [`Error::Unready`], and those of reads.
     pub async fn look_up(&self, name: &str, range: Range, most: usize) -> Result<Page, Error> {
-        match self.try_to_look_up(name, &range, most).await {
+        self.look_up_in(Order::Ascending, name, &range, most).await
+    }
+
+    /// Returns the last objects of a range in descending order, as [`Indexes::look_up`] returns the
+    /// first ones. The rest of the range is what lies before them.
+    ///
+    /// # Errors
+    /// Those of [`Indexes::look_up`].
+    pub async fn look_up_back(&self, name: &str, range: Range, most: usize) -> Result<Page, Error> {
+        self.look_up_in(Order::Descending, name, &range, most).await
+    }
+
+    async fn look_up_in(
+        &self,
+        order: Order,
+        name: &str,
+        range: &Range,
+        most: usize,
+    ) -> Result<Page, Error> {
+        match self.try_to_look_up(order, name, range, most).await {
             // The index was dropped, and perhaps created anew.
-            Err(Error::NoIndex(_)) => self.try_to_look_up(name, &range, most).await,
+            Err(Error::NoIndex(_)) => self.try_to_look_up(order, name, range, most).await,
             outcome => outcome,
         }
     }
 
-    async fn try_to_look_up(&self, name: &str, range: &Range, most: usize) -> Result<Page, Error> {
+    async fn try_to_look_up(
+        &self,
+        order: Order,
+        name: &str,
+        range: &Range,
+        most: usize,
+    ) -> Result<Page, Error> {
         let mut catalog = self.catalog().await?;
         if !catalog.find(name).is_ok_and(|index| index.is_ready) {
             self.objects.state(State::forget_catalog);
@@ -149,29 +240,37 @@ impl<O: Objects> Indexes<'_, O> {
         // A caller that names no number takes a leaf at a time.
         let ahead = if most <= MOST { most } else { 0 };
         let most = most.min(MOST);
-        if most == 0 || range.is_behind(range.from.point()) {
+        if most == 0 || range.is_empty() {
             return Ok(Page { found: Vec::new(), rest: Some(range.clone()).filter(|_| most == 0) });
         }
-        let from = range.from.point();
-        let mut starts = self.objects.state(|state| state.leaves_behind(index, from, ahead));
-        starts.retain(|start| !range.is_behind(start.point()));
-        let starts = starts.iter().map(OwnedPoint::point);
-        let starts: Vec<_> =
-            iter::once(from).chain(starts).map(|point| (index.number, point)).collect();
-        let copy = self.copy_near_leaf(index.number, from);
-        let (leaves, seen) = self.leaves(&starts, &[(self.nodes, &catalog_key(copy))]).await?;
+        let goal = range.goal(order);
+        let bounds = self.objects.state(|state| state.leaves_beside(index, goal, ahead));
+        let next = bounds.iter().map(OwnedPoint::point).filter_map(|bound| match order {
+            Order::Ascending => (!range.is_behind(bound)).then_some(Goal::At(bound)),
+            Order::Descending => (range.from.point() < bound).then_some(Goal::Before(Some(bound))),
+        });
+        let goals: Vec<_> = iter::once(goal).chain(next).map(|goal| (index.number, goal)).collect();
+        let copy = self.copy_near_leaf(index.number, goal);
+        let (leaves, seen) = self.leaves_of(&goals, &[(self.nodes, &catalog_key(copy))]).await?;
         let seen = seen.into_iter().next().flatten();
         if !self.has_index(index.number, (&catalog, copy), seen)? {
             return Err(Error::NoIndex(name.into()));
         }
         let nodes = leaves.iter().map(Read::node).collect::<Result<Vec<_>, Error>>()?;
         let mut points: Vec<Point<'_>> = Vec::new();
-        let rest = range.points(nodes.into_iter(), &mut points, most);
-        if rest.as_ref().is_some_and(|rest| rest.point() <= from) {
-            // The entries have no order.
-            return Err(Error::Damaged);
-        }
-        let rest = rest.map(|from| Range { from, to: range.to.clone() });
+        let passed = match order {
+            Order::Ascending => range.points(nodes.into_iter(), &mut points, most),
+            Order::Descending => range.points_back(nodes.into_iter(), &mut points, most),
+        };
+        // Entries that have no order lead nowhere.
+        let rest = passed.map(|point| range.beyond(order, point).ok_or(Error::DAMAGED));
+        let rest = rest.transpose()?;
+        Ok(Page { found: self.found(index, &points).await?, rest })
+    }
+
+    /// Reads the objects of some entries of an index, and returns those that have the index keys.
+    /// Removes some of the other entries.
+    async fn found(&self, index: &Definition, points: &[Point<'_>]) -> Result<Vec<Found>, Error> {
         let keys: Vec<(TableId, &[u8])> =
             points.iter().map(|point| (self.table, point.object)).collect();
         let objects = if keys.is_empty() { Vec::new() } else { self.objects.read(&keys).await? };
@@ -190,8 +289,8 @@ impl<O: Objects> Indexes<'_, O> {
         }
         stale.truncate(MOST_STALE);
         // The answer is there. What is not removed now, another look-up will meet.
-        let _ = self.forget_entries((index.number, index.node_bytes as usize), &stale).await;
-        Ok(Page { found, rest })
+        let _ = self.forget_entries(index, &stale).await;
+        Ok(found)
     }
 
     /// Returns true if a catalog that has an index is still that of a copy, or the copy has the
@@ -207,7 +306,7 @@ impl<O: Objects> Indexes<'_, O> {
         if kept.is_some_and(|(catalog, of)| of == version && Arc::ptr_eq(&catalog, known)) {
             return Ok(true);
         }
-        let catalog = Catalog::parse(&bytes).ok_or(Error::Damaged)?;
+        let catalog = Catalog::parse(&bytes).ok_or(Error::DAMAGED)?;
         let has_index = catalog.numbered(number).is_some();
         self.objects.state(|state| state.learn(copy, catalog, version));
         Ok(has_index)

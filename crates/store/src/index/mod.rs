@@ -13,7 +13,7 @@
 //! Each index is a B+ tree. Its nodes are objects of a table of their own, the node table, so that
 //! they are spread over the servers, and kept in the log, replicated, recovered and moved as all
 //! objects are. Transactions change an object together with its entries, and split a node together
-//! with its parent. Servers know nothing of indexes.
+//! with its parent. Servers know of indexes only what an edit of a leaf is.
 //!
 //! A client keeps the nodes above the leaves, so that a look-up reads one leaf, and then the
 //! objects. A node has its own range: a client that comes by an old way sees that, and goes again
@@ -21,7 +21,7 @@
 //!
 //! Invariants:
 //! - At each moment, each point of an index is in the range of exactly one leaf that the root leads
-//!   to, and an object that was written through [`Indexes`] has exactly its entries.
+//!   to, and an object that only [`Indexes`] change has exactly its entries.
 //! - A change checks a copy of the catalog in its transaction, and a change of the indexes writes
 //!   all copies. So no client leaves an index out that it does not know yet.
 //! - A look-up returns only objects that have the key as they were read, and all that had it from
@@ -29,10 +29,12 @@
 
 mod build;
 mod change;
+mod commit;
 mod definition;
+mod edits;
 mod error;
+mod fit;
 mod look_up;
-mod node;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -44,11 +46,13 @@ use alloc::vec::Vec;
 
 pub use build::{Building, Cleaning};
 pub use change::Change;
+pub use commit::{Part, commit};
 pub use definition::{Definition, NODE_BYTES, Source, pack, unpack};
 pub use error::Error;
 pub use look_up::{Found, Page, Range};
 pub use state::State;
 
+use crate::btree::node::{Node, emit};
 use crate::client::{self, Cursor, TransactionPart};
 use crate::types::{TableId, Version};
 
@@ -105,8 +109,8 @@ pub trait Objects {
 /// Returns true if these bytes are an intact catalog or node.
 #[must_use]
 pub fn is_intact(bytes: &[u8]) -> bool {
-    let node = node::Node::parse(bytes);
-    let same = |it: node::Node<'_>| node::emit(it.level, it.start, it.end, it.entries()) == bytes;
+    let node = Node::parse(bytes);
+    let same = |it: Node<'_>| emit(it.level, it.start, it.end, it.entries()) == bytes;
     node.is_some_and(same)
         || definition::Catalog::parse(bytes).is_some_and(|it| it.bytes() == bytes)
 }

@@ -3,13 +3,14 @@
 //!
 //! Invariant: all of it may be out of date. A read or a commit finds that out.
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
 use super::definition::{Catalog, Definition};
-use super::node::{Node, OwnedPoint, Point};
+use crate::btree::node::{Goal, Node, OwnedPoint};
 use crate::types::Version;
 
 /// The number of copies of the catalog. Each change checks one of them, so that they share the
@@ -39,6 +40,8 @@ pub struct State {
     /// The versions of the copies that had this catalog when the client has read them.
     versions: [Option<Version>; COPIES as usize],
     nodes: HashMap<NodeId, Arc<Vec<u8>>>,
+    /// The indexes whose root is a leaf.
+    lone: BTreeSet<u8>,
 }
 
 impl State {
@@ -78,49 +81,82 @@ impl State {
     }
 
     /// Keeps a node above the leaves.
-    pub(super) fn keep(&mut self, id: NodeId, bytes: &[u8]) {
+    pub(super) fn keep(&mut self, id: NodeId, bytes: Arc<Vec<u8>>) {
         if self.nodes.len() >= MOST {
             self.nodes.clear();
         }
-        self.nodes.insert(id, Arc::new(bytes.to_vec()));
+        self.nodes.insert(id, bytes);
+        if id.1 == ROOT {
+            self.lone.remove(&id.0);
+        }
     }
 
     pub(super) fn forget(&mut self, id: NodeId) {
         self.nodes.remove(&id);
+        if id.1 == ROOT {
+            self.lone.remove(&id.0);
+        }
     }
 
-    /// Returns the starts of the leaves behind that of a point, below the same parent, if the
-    /// client keeps that. Together they have about `most` entries.
-    pub(super) fn leaves_behind(
+    /// Keeps the knowledge that the root of an index is a leaf.
+    pub(super) fn keep_lone(&mut self, index: u8) {
+        self.lone.insert(index);
+    }
+
+    /// Returns true if the root of an index is a leaf, as far as the client knows.
+    pub(super) fn is_lone(&self, index: u8) -> bool {
+        self.lone.contains(&index)
+    }
+
+    /// Returns the bounds of the leaves beside the one that has a goal, below the same parent, if
+    /// the client keeps that: the starts of those behind a point, or the ends of those before the
+    /// leaf that ends with a bound. Together they have about `most` entries.
+    pub(super) fn leaves_beside(
         &self,
         index: &Definition,
-        point: Point<'_>,
+        goal: Goal<'_>,
         most: usize,
     ) -> Vec<OwnedPoint> {
-        let (mut starts, mut id, mut level) = (Vec::new(), ROOT, u8::MAX);
-        while most > 0
-            && let Some(bytes) = self.nodes.get(&(index.number, id))
-            && let Some(node) = Node::known(bytes)
-            && node.level < level
-        {
-            level = node.level;
-            let at = node.child_of(point);
-            if level > 1 {
-                id = node.entry(at).child;
-                continue;
+        let mut bounds = Vec::new();
+        let Some((parent, at)) = self.parent(index.number, goal).filter(|_| most > 0) else {
+            return bounds;
+        };
+        // Leaves are about two thirds full.
+        let mut entries = 0;
+        for ahead in 0..MOST_AHEAD {
+            let i = match goal {
+                Goal::At(_) => at + 1 + ahead,
+                Goal::Before(_) if ahead < at => at - ahead,
+                Goal::Before(_) => break,
+            };
+            if i >= parent.len() {
+                break;
             }
-            let points = (at + 1..node.len()).map(|i| node.entry(i).point);
-            // Leaves are about two thirds full.
-            let mut entries = 0;
-            for start in points.take(MOST_AHEAD) {
-                entries += (index.node_bytes as usize * 2 / 3 / start.entry_len()).max(1);
-                if entries >= most {
-                    break;
-                }
-                starts.push(start.to_owned());
+            let bound = parent.entry(i).point;
+            entries += (index.node_bytes as usize * 2 / 3 / bound.entry_len()).max(1);
+            if entries >= most {
+                break;
             }
-            break;
+            bounds.push(bound.to_owned());
         }
-        starts
+        bounds
+    }
+
+    /// Returns the parent of the leaf that has a goal, if the client keeps it, and the place of the
+    /// leaf in it.
+    fn parent(&self, index: u8, goal: Goal<'_>) -> Option<(Node<'_>, usize)> {
+        let (mut id, mut level) = (ROOT, u8::MAX);
+        loop {
+            let node = Node::known(self.nodes.get(&(index, id))?)?;
+            if node.level >= level {
+                return None;
+            }
+            level = node.level;
+            let at = goal.child_in(&node);
+            if level <= 1 {
+                return Some((node, at));
+            }
+            id = node.entry(at).child;
+        }
     }
 }

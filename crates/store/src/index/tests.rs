@@ -1,5 +1,8 @@
 //! Tests of indexes: clients take turns at random, and the trees are compared with the objects.
 
+mod commits;
+mod scans;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -11,13 +14,14 @@ use core::task::{Context, Poll, Waker};
 
 use sprat_proto::Rng;
 
-use super::node::{Node, Point};
 use super::state::ROOT;
 use super::tree::{catalog_key, index_of_node, node_key};
 use super::*;
+use crate::btree::edit::Edits;
+use crate::btree::node::{Node, Point};
 use crate::client::Change as Planned;
 use crate::message::data::RejectRules;
-use crate::types::MAX_INDEX_KEY;
+use crate::types::{MAX_INDEX_KEY, MAX_TRANSACTION};
 
 const TABLE: TableId = TableId(3);
 const NODES: TableId = TableId(4);
@@ -36,31 +40,51 @@ const SECOND: Source = Source::Field { number: 1, separator: b',' };
 struct Store {
     objects: BTreeMap<(TableId, Vec<u8>), Seen>,
     versions: u64,
-    /// The number of commits and of reads.
+    /// The number of commits, of their parts and of reads.
     commits: u64,
+    parts: u64,
     reads: u64,
 }
 
 impl Store {
     fn commit(&mut self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, client::Error> {
         self.commits += 1;
+        self.parts += parts.len() as u64;
+        assert!(self.commits < 1_000_000, "a client tries for ever");
+        if parts.len() > MAX_TRANSACTION {
+            return Err(client::Error::BadTransaction(parts.len()));
+        }
         let names: BTreeSet<_> = parts.iter().map(|part| (part.table, part.key)).collect();
         assert_eq!(names.len(), parts.len(), "a transaction has each object once");
+        let mut edited = Vec::new();
         for (part, it) in parts.iter().enumerate() {
             let seen = self.objects.get(&(it.table, it.key.to_vec()));
             let version = seen.map_or(Version(0), |seen| seen.0);
             if let Err(why) = it.rules.check(version) {
                 return Err(client::Error::Conflict { part, why, version });
             }
+            edited.push(None);
+            if let Planned::Edit(edits) = it.change {
+                let leaf = seen.map_or(&[][..], |seen| &seen.1);
+                match Edits::parse(edits).expect("intact edits").apply(leaf) {
+                    Ok(bytes) => edited[part] = bytes,
+                    Err(why) => return Err(client::Error::Conflict { part, why, version }),
+                }
+            }
         }
         let mut versions = Vec::new();
-        for part in parts {
+        for (part, edited) in parts.iter().zip(edited) {
             self.versions += 1;
             let (name, version) = ((part.table, part.key.to_vec()), Version(self.versions));
             match part.change {
                 Planned::Check => {}
                 Planned::Write(value, _) => _ = self.objects.insert(name, (version, value.into())),
                 Planned::Remove => _ = self.objects.remove(&name),
+                Planned::Edit(_) => {
+                    if let Some(leaf) = edited {
+                        self.objects.insert(name, (version, leaf));
+                    }
+                }
             }
             versions.push(version);
         }
@@ -141,7 +165,7 @@ impl Objects for Fake {
 
     fn nearest(&self, _: (TableId, &[u8]), among: &[(TableId, &[u8])]) -> Option<usize> {
         let mut rng = self.rng.borrow_mut();
-        rng.chance(300_000).then(|| rng.below(among.len() as u64) as usize)
+        among.iter().position(|_| rng.chance(300_000))
     }
 
     fn state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
@@ -259,12 +283,30 @@ async fn drop_index(fake: &Fake, name: &str) {
 
 /// Returns all that a look-up finds, page by page.
 async fn all(fake: &Fake, name: &str, range: Range, most: usize) -> Vec<Found> {
-    let (mut found, mut rest) = (Vec::new(), Some(range));
+    from_both_ends(fake, name, range, most, 0).await
+}
+
+/// Returns all that a look-up finds, page by page: this part of the pages, in millionths, from the
+/// end of the range.
+async fn from_both_ends(
+    fake: &Fake,
+    name: &str,
+    range: Range,
+    most: usize,
+    back_ppm: u32,
+) -> Vec<Found> {
+    let (mut found, mut last, mut rest) = (Vec::new(), Vec::new(), Some(range));
     while let Some(range) = rest {
-        let page = of(fake).look_up(name, range, most).await.unwrap();
-        found.extend(page.found);
+        let is_back = back_ppm > 0 && fake.rng.borrow_mut().chance(back_ppm);
+        let page = match is_back {
+            true => of(fake).look_up_back(name, range, most).await.unwrap(),
+            false => of(fake).look_up(name, range, most).await.unwrap(),
+        };
+        assert!(page.found.len() <= most);
+        if is_back { &mut last } else { &mut found }.extend(page.found);
         rest = page.rest;
     }
+    found.extend(last.into_iter().rev());
     found
 }
 
@@ -332,8 +374,10 @@ fn a_scan_finds_each_object_that_stays_once_and_in_order() {
             world.only(of(&clients[0]).change(key.as_bytes(), write, ANY)).unwrap();
         }
         let scan = async {
-            for most in [1, 3, 100] {
-                let found = all(&clients[2], "first", Range::new("2"..="6"), most).await;
+            let ways = [1, 3, 100].map(|most| [(most, 0), (most, 500_000), (most, 1_000_000)]);
+            for (most, back_ppm) in ways.into_iter().flatten() {
+                let range = Range::new("2"..="6");
+                let found = from_both_ends(&clients[2], "first", range, most, back_ppm).await;
                 let points = found.iter().map(|it| (&it.index_key, &it.key));
                 assert!(points.is_sorted_by(|a, b| a < b), "each once, in order");
                 for it in &found {
@@ -391,7 +435,8 @@ fn the_rules_and_the_limits_of_a_change_hold() {
     let exists = Error::Store(client::Error::ObjectExists(version));
     assert_eq!(change(&mut world, b"v", absent), Err(exists));
     let long = vec![b'x'; MAX_INDEX_KEY + 1];
-    assert_eq!(change(&mut world, &long, ANY), Err(Error::KeyTooLong(MAX_INDEX_KEY + 1)));
+    let too_long = Error::Store(client::Error::IndexKeyTooLong(MAX_INDEX_KEY + 1));
+    assert_eq!(change(&mut world, &long, ANY), Err(too_long));
     let most = &long[1..];
     change(&mut world, most, ANY).unwrap();
     for n in 0..5_u8 {
@@ -496,19 +541,19 @@ fn a_key_that_is_too_long_for_an_index_does_not_keep_entries_in_others() {
     world.check();
 }
 
-/// A look-up costs a read of a leaf and of the catalog, and one of the objects. An update that
-/// leaves the keys costs a read and a commit.
+/// A look-up costs a read of a leaf and of the catalog, and one of the objects. A change costs a
+/// read of the object and a commit.
 #[test]
 fn a_client_that_knows_the_nodes_reads_one_leaf() {
     let mut world = World::new(1);
     let client = world.client(0);
-    world.only(create(&client, "first", FIRST, 100));
-    for n in 0..200 {
+    world.only(create(&client, "first", FIRST, 400));
+    for n in 0..400 {
         let (key, value) = (alloc::format!("{n}"), alloc::format!("{n:03}"));
         let write = Change::Write(value.as_bytes(), None);
         world.only(of(&client).change(key.as_bytes(), write, ANY)).unwrap();
     }
-    assert!(world.check() > 40);
+    assert!(world.check() > 20);
     let counts = |world: &World| {
         let store = world.store.borrow();
         (store.reads, store.commits)
@@ -519,8 +564,24 @@ fn a_client_that_knows_the_nodes_reads_one_leaf() {
     assert_eq!(found.iter().map(|it| &it.key[..]).collect::<Vec<_>>(), [b"77"]);
     assert_eq!(counts(&world), (before.0 + 3, before.1));
     let before = counts(&world);
-    world.only(of(&client).change(b"77", Change::Write(b"077", None), ANY)).unwrap();
-    assert_eq!(counts(&world), (before.0 + 2, before.1 + 1));
+    let last = Range::new(.."077");
+    let page = world.only(of(&client).look_up_back("first", last, 1)).unwrap();
+    assert_eq!(page.found.iter().map(|it| &it.key[..]).collect::<Vec<_>>(), [b"76"]);
+    assert_eq!(counts(&world), (before.0 + 3, before.1));
+    // Room in the leaves, so that none has to be split, and none becomes small.
+    for key in ["52", "53", "54", "56", "57", "58", "76", "78"] {
+        world.only(of(&client).change(key.as_bytes(), Change::Remove, ANY)).unwrap();
+    }
+    let mut put = |key: &[u8], value: &[u8]| {
+        let before = counts(&world);
+        world.only(of(&client).change(key, Change::Write(value, None), ANY)).unwrap();
+        assert_eq!(counts(&world), (before.0 + 1, before.1 + 1));
+    };
+    put(b"77", b"077");
+    put(b"77", b"055");
+    put(b"77", b"077");
+    put(b"new", b"055");
+    world.check();
 }
 
 #[test]

@@ -8,16 +8,15 @@
 //! Invariant: each split or merge is one transaction, which leaves a whole tree. It commits only if
 //! the nodes that it changes are as they were read.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::array;
 
 use super::definition::Catalog;
 use super::error::Error;
-use super::node::{Entry, Node, OwnedPoint, Point, emit};
 use super::state::{COPIES, Copied, NodeId, ROOT, State};
 use super::{Indexes, Objects, Seen};
+use crate::btree::node::{Entry, Goal, Node, Point, emit};
 use crate::client::{self, Change, TransactionPart};
 use crate::message::data::RejectRules;
 use crate::types::{TableId, Version};
@@ -79,36 +78,39 @@ fn no_index(kept: Option<Arc<Catalog>>, number: u8) -> Error {
 pub(super) struct Read {
     pub(super) id: NodeId,
     pub(super) version: Version,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Arc<Vec<u8>>,
 }
 
 impl Read {
     pub(super) fn node(&self) -> Result<Node<'_>, Error> {
-        Node::known(&self.bytes).ok_or(Error::Damaged)
-    }
-
-    /// Returns the part of a transaction that writes the node, which is as it was read.
-    fn written<'a>(&self, nodes: TableId, key: &'a [u8], bytes: &'a [u8]) -> TransactionPart<'a> {
-        let change = Change::Write(bytes, None);
-        TransactionPart { table: nodes, key, rules: unchanged(self.version), change }
+        Node::known(&self.bytes).ok_or(Error::DAMAGED)
     }
 }
 
-/// The way to the leaf of a point.
+/// A node as a read has it, for all ways that lead to it.
+type Shared = (Version, Arc<Vec<u8>>);
+
+/// The way to the leaf that has a goal.
 struct Way<'p> {
     index: u8,
-    point: Point<'p>,
+    goal: Goal<'p>,
     /// The nodes that the way has passed.
     passed: Vec<NodeId>,
     at: u64,
     /// The level of the last node. The next one is lower.
     level: u8,
+    /// True if the last node is a leaf, as far as the client knows.
+    is_at_leaf: bool,
+    /// True if the way has come to its end.
+    is_over: bool,
     leaf: Option<Read>,
 }
 
 impl<'p> Way<'p> {
-    fn new(index: u8, point: Point<'p>) -> Self {
-        Self { index, point, passed: Vec::new(), at: ROOT, level: u8::MAX, leaf: None }
+    fn new(index: u8, goal: Goal<'p>) -> Self {
+        let (passed, level) = (Vec::new(), u8::MAX);
+        let (is_at_leaf, is_over, leaf) = (false, false, None);
+        Self { index, goal, passed, at: ROOT, level, is_at_leaf, is_over, leaf }
     }
 
     fn id(&self) -> NodeId {
@@ -120,16 +122,17 @@ impl<'p> Way<'p> {
         while let Some(bytes) = state.node(self.id())
             && Node::known(&bytes).is_some_and(|node| self.pass(&node))
         {}
+        self.is_at_leaf = self.level == 1 || self.at == ROOT && state.is_lone(self.index);
     }
 
     /// Goes to the child of a node above the leaves. Returns false if the node is not on the way.
     fn pass(&mut self, node: &Node<'_>) -> bool {
-        if !node.contains(self.point) || node.level >= self.level {
+        if !self.goal.is_in(node) || node.level >= self.level {
             return false;
         }
         self.passed.push(self.id());
         self.level = node.level;
-        self.at = node.entry(node.child_of(self.point)).child;
+        self.at = node.entry(self.goal.child_in(node)).child;
         true
     }
 
@@ -137,7 +140,7 @@ impl<'p> Way<'p> {
     fn again(&mut self, state: &mut State) {
         self.passed.iter().for_each(|&id| state.forget(id));
         state.forget(self.id());
-        *self = Self::new(self.index, self.point);
+        *self = Self::new(self.index, self.goal);
     }
 }
 
@@ -158,7 +161,7 @@ impl<O: Objects> Indexes<'_, O> {
         let read = self.objects.read(&[(self.nodes, &catalog_key(copy))]).await?;
         let (catalog, version) = match read.first() {
             Some(Some((version, bytes))) => {
-                (Catalog::parse(bytes).ok_or(Error::Damaged)?, *version)
+                (Catalog::parse(bytes).ok_or(Error::DAMAGED)?, *version)
             }
             _ => (Catalog::default(), Version(0)),
         };
@@ -176,10 +179,10 @@ impl<O: Objects> Indexes<'_, O> {
         self.objects.nearest((table, key), &all).map_or(first, copy)
     }
 
-    /// Returns a copy of the catalog on the server that has the leaf of a point, as far as the
+    /// Returns a copy of the catalog on the server that has the leaf of a goal, as far as the
     /// client knows the leaf.
-    pub(super) fn copy_near_leaf(&self, index: u8, point: Point<'_>) -> u8 {
-        let mut way = Way::new(index, point);
+    pub(super) fn copy_near_leaf(&self, index: u8, goal: Goal<'_>) -> u8 {
+        let mut way = Way::new(index, goal);
         self.objects.state(|state| way.descend(state));
         self.copy_near(self.nodes, &node_key(way.id()))
     }
@@ -200,16 +203,55 @@ impl<O: Objects> Indexes<'_, O> {
         points: &[(u8, Point<'_>)],
         others: &[(TableId, &[u8])],
     ) -> Result<(Vec<Read>, Vec<Option<Seen>>), Error> {
-        let mut ways: Vec<Way<'_>> = points.iter().map(|&(i, point)| Way::new(i, point)).collect();
+        let goals: Vec<_> = points.iter().map(|&(i, point)| (i, Goal::At(point))).collect();
+        self.leaves_of(&goals, others).await
+    }
+
+    /// Reads the leaves that have some goals, as [`Indexes::leaves`] does.
+    pub(super) async fn leaves_of(
+        &self,
+        goals: &[(u8, Goal<'_>)],
+        others: &[(TableId, &[u8])],
+    ) -> Result<(Vec<Read>, Vec<Option<Seen>>), Error> {
+        let (ways, seen) = self.go(goals, others, true).await?;
+        Ok((ways.into_iter().filter_map(|way| way.leaf).collect(), seen))
+    }
+
+    /// Finds the leaves of some points, each with the number of its index, without reading them: a
+    /// leaf may have lost its point since. Reads other objects at the same time as the nodes that
+    /// the client does not keep.
+    pub(super) async fn find(
+        &self,
+        points: &[(u8, Point<'_>)],
+        others: &[(TableId, &[u8])],
+    ) -> Result<(Vec<NodeId>, Vec<Option<Seen>>), Error> {
+        let goals: Vec<_> = points.iter().map(|&(i, point)| (i, Goal::At(point))).collect();
+        let (ways, seen) = self.go(&goals, others, false).await?;
+        Ok((ways.iter().map(Way::id).collect(), seen))
+    }
+
+    /// Goes the ways to the leaves that have some goals, and reads these leaves if `reads_leaves`.
+    async fn go<'g>(
+        &self,
+        goals: &[(u8, Goal<'g>)],
+        others: &[(TableId, &[u8])],
+        reads_leaves: bool,
+    ) -> Result<(Vec<Way<'g>>, Vec<Option<Seen>>), Error> {
+        let mut ways: Vec<Way<'_>> = goals.iter().map(|&(i, goal)| Way::new(i, goal)).collect();
         let mut seen = Vec::new();
         let mut tries = 0;
         loop {
             self.objects.state(|state| {
-                let unread = ways.iter_mut().filter(|way| way.leaf.is_none());
-                unread.for_each(|way| way.descend(state));
+                let open = ways.iter_mut().filter(|way| !way.is_over);
+                open.for_each(|way| way.descend(state));
             });
-            let ids: Vec<NodeId> =
-                ways.iter().filter(|way| way.leaf.is_none()).map(Way::id).collect();
+            for way in ways.iter_mut().filter(|way| way.is_at_leaf) {
+                way.is_over |= !reads_leaves;
+            }
+            let open = ways.iter().filter(|way| !way.is_over);
+            let mut ids: Vec<NodeId> = open.map(Way::id).collect();
+            ids.sort_unstable();
+            ids.dedup();
             let others = if tries == 0 { others } else { &[] };
             if ids.is_empty() && others.is_empty() {
                 break;
@@ -217,19 +259,23 @@ impl<O: Objects> Indexes<'_, O> {
             let keys: Vec<[u8; 10]> = ids.iter().map(|&id| node_key(id)).collect();
             let keys = keys.iter().map(|key| (self.nodes, &key[..]));
             let reads: Vec<(TableId, &[u8])> = keys.chain(others.iter().copied()).collect();
-            let mut read = self.objects.read(&reads).await?.into_iter();
+            let mut nodes = self.objects.read(&reads).await?;
+            seen.extend(nodes.split_off(ids.len().min(nodes.len())));
+            let share = |(version, bytes)| (version, Arc::new(bytes));
+            let nodes: Vec<Option<Shared>> =
+                nodes.into_iter().map(|node| node.map(share)).collect();
             let mut lost = false;
-            for way in ways.iter_mut().filter(|way| way.leaf.is_none()) {
-                lost |= !self.step(way, read.next().flatten())?;
+            for way in ways.iter_mut().filter(|way| !way.is_over) {
+                let node = ids.binary_search(&way.id()).ok().and_then(|place| nodes.get(place));
+                lost |= !self.step(way, node.and_then(Option::as_ref))?;
             }
-            seen.extend(read);
             tries += 1;
             if lost && tries > HASTY {
                 self.check_indexes(&ways).await?;
                 self.objects.pause(tries).await?;
             }
         }
-        Ok((ways.into_iter().filter_map(|way| way.leaf).collect(), seen))
+        Ok((ways, seen))
     }
 
     /// Checks that the indexes of ways that have no leaf yet exist. The root of a dropped index may
@@ -237,7 +283,7 @@ impl<O: Objects> Indexes<'_, O> {
     async fn check_indexes(&self, ways: &[Way<'_>]) -> Result<(), Error> {
         let kept = self.objects.state(State::take_catalog);
         let catalog = self.catalog().await?;
-        let mut numbers = ways.iter().filter(|way| way.leaf.is_none()).map(|way| way.index);
+        let mut numbers = ways.iter().filter(|way| !way.is_over).map(|way| way.index);
         let Some(gone) = numbers.find(|&number| catalog.numbered(number).is_none()) else {
             return Ok(());
         };
@@ -245,7 +291,7 @@ impl<O: Objects> Indexes<'_, O> {
     }
 
     /// Takes the next node of a way. Returns false if it is not on the way any more.
-    fn step(&self, way: &mut Way<'_>, read: Option<Seen>) -> Result<bool, Error> {
+    fn step(&self, way: &mut Way<'_>, read: Option<&Shared>) -> Result<bool, Error> {
         let Some((version, bytes)) = read else {
             if way.at == ROOT {
                 // The index was dropped, unless the catalog is out of date.
@@ -255,15 +301,19 @@ impl<O: Objects> Indexes<'_, O> {
             self.objects.state(|state| way.again(state));
             return Ok(false);
         };
-        let node = Node::parse(&bytes).ok_or(Error::Damaged)?;
+        let node = Node::parse(bytes).ok_or(Error::DAMAGED)?;
         if node.level > 0 {
             let id = way.id();
             if way.pass(&node) {
-                self.objects.state(|state| state.keep(id, &bytes));
+                self.objects.state(|state| state.keep(id, Arc::clone(bytes)));
                 return Ok(true);
             }
-        } else if node.contains(way.point) {
-            way.leaf = Some(Read { id: way.id(), version, bytes });
+        } else if way.goal.is_in(&node) {
+            if way.at == ROOT {
+                self.objects.state(|state| state.keep_lone(way.index));
+            }
+            way.leaf = Some(Read { id: way.id(), version: *version, bytes: Arc::clone(bytes) });
+            way.is_over = true;
             return Ok(true);
         }
         self.objects.state(|state| way.again(state));
@@ -273,18 +323,18 @@ impl<O: Objects> Indexes<'_, O> {
     /// Reads all nodes from the root to the leaf of a point. `None`: they have changed meanwhile.
     async fn path(&self, index: u8, point: Point<'_>) -> Result<Option<Vec<Read>>, Error> {
         let mut path = Vec::new();
-        let mut way = Way::new(index, point);
+        let mut way = Way::new(index, Goal::At(point));
         loop {
             let id = way.id();
             let read = self.objects.read(&[(self.nodes, &node_key(id))]).await?;
             let Some(Some((version, bytes))) = read.into_iter().next() else { return Ok(None) };
-            let node = Node::parse(&bytes).ok_or(Error::Damaged)?;
+            let node = Node::parse(&bytes).ok_or(Error::DAMAGED)?;
             let is_leaf = node.level == 0;
             if !(if is_leaf { node.contains(point) } else { way.pass(&node) }) {
                 return Ok(None);
             }
             self.objects.state(|state| state.forget(id));
-            path.push(Read { id, version, bytes });
+            path.push(Read { id, version, bytes: bytes.into() });
             if is_leaf {
                 return Ok(Some(path));
             }
@@ -352,7 +402,7 @@ impl<O: Objects> Indexes<'_, O> {
             self.commit_nodes(&[root, first, (new, absent, Some(second))]).await?;
             return Ok(());
         }
-        let parent = nodes[place - 1].with(entry(separator, new.1));
+        let parent = nodes[place - 1].with(entry(separator, new.1)).ok_or(Error::DAMAGED)?;
         let Read { id: above, version: above_version, .. } = path[place - 1];
         self.commit_nodes(&[
             (id, version, Some(first)),
@@ -387,7 +437,7 @@ impl<O: Objects> Indexes<'_, O> {
             }
             let changed = (above.id, above.version);
             if parent.len() == 1 && place == 1 {
-                let root = (changed.0, changed.1, Some(read.bytes.clone()));
+                let root = (changed.0, changed.1, Some(read.bytes.to_vec()));
                 return self.commit_nodes(&[root, (read.id, read.version, None)]).await;
             }
             if parent.len() == 1 {
@@ -401,8 +451,8 @@ impl<O: Objects> Indexes<'_, O> {
             if bytes.len() + read.bytes.len() > most && node.len() > 0 {
                 return Ok(false);
             }
-            Node::parse(&bytes).ok_or(Error::Damaged)?;
-            let other = Read { id, version, bytes };
+            Node::parse(&bytes).ok_or(Error::DAMAGED)?;
+            let other = Read { id, version, bytes: bytes.into() };
             let (first, second) = if at > 0 { (&other, read) } else { (read, &other) };
             let (left, right) = (first.node()?, second.node()?);
             if (left.level, left.end) != (right.level, Some(right.start)) {
@@ -411,7 +461,8 @@ impl<O: Objects> Indexes<'_, O> {
             }
             let entries = left.entries().chain(right.entries());
             let merged = emit(left.level, left.start, right.end, entries);
-            let parent = parent.without(parent.entry(at.max(beside)).point);
+            let gone = parent.entry(at.max(beside)).point;
+            let parent = parent.without(gone).ok_or(Error::DAMAGED)?;
             return self
                 .commit_nodes(&[
                     (first.id, first.version, Some(merged)),
@@ -421,71 +472,5 @@ impl<O: Objects> Indexes<'_, O> {
                 .await;
         }
         Ok(false)
-    }
-}
-
-/// The changes of leaves that belong to one transaction.
-#[derive(Debug, Default)]
-pub(super) struct Edits {
-    leaves: BTreeMap<NodeId, ([u8; 10], Read)>,
-}
-
-impl Edits {
-    /// Adds leaves that may be changed.
-    pub(super) fn add(&mut self, leaves: impl IntoIterator<Item = Read>) {
-        for leaf in leaves {
-            self.leaves.entry(leaf.id).or_insert_with(|| (node_key(leaf.id), leaf));
-        }
-    }
-
-    /// Adds an entry to the leaf of its point, or removes it. Returns false if no leaf here has the
-    /// point.
-    pub(super) fn edit(&mut self, index: u8, point: Point<'_>, add: bool) -> Result<bool, Error> {
-        let of_index = self.leaves.range_mut((index, 0)..=(index, u64::MAX));
-        for (_, (_, leaf)) in of_index {
-            let node = leaf.node()?;
-            if node.contains(point) {
-                let bytes = if add { node.with(Entry::leaf(point)) } else { node.without(point) };
-                leaf.bytes = bytes;
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Returns true if a leaf here has an entry at this point.
-    pub(super) fn has(&self, index: u8, point: Point<'_>) -> Result<bool, Error> {
-        for (_, leaf) in self.leaves.values().filter(|(_, leaf)| leaf.id.0 == index) {
-            if leaf.node()?.has(point) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Returns a leaf that is too large, which it can be only by what was added.
-    pub(super) fn too_large(&self, most: impl Fn(u8) -> usize) -> Option<NodeId> {
-        let is_too_large = |(_, leaf): &&([u8; 10], Read)| {
-            leaf.bytes.len() > most(leaf.id.0) && leaf.node().is_ok_and(|node| node.len() > 2)
-        };
-        self.leaves.values().find(is_too_large).map(|(_, leaf)| leaf.id)
-    }
-
-    /// Returns the leaves that have become small, and are not the root: the index, and the start of
-    /// the leaf. To try to merge each one costs some reads, so that it is done at few sizes.
-    pub(super) fn small(&self, most: impl Fn(u8) -> usize) -> Vec<(u8, OwnedPoint)> {
-        let leaves = self.leaves.values().filter_map(|(_, leaf)| {
-            let (index, id) = leaf.id;
-            let node = leaf.node().ok()?;
-            let is_small = leaf.bytes.len() <= most(index) / 4 && node.len().is_power_of_two();
-            let counts = id != ROOT && (is_small || node.len() == 0);
-            counts.then(|| (index, node.start.to_owned()))
-        });
-        leaves.collect()
-    }
-
-    /// Returns the parts of a transaction that write the leaves.
-    pub(super) fn parts(&self, nodes: TableId) -> impl Iterator<Item = TransactionPart<'_>> {
-        self.leaves.values().map(move |(key, leaf)| leaf.written(nodes, key, &leaf.bytes))
     }
 }

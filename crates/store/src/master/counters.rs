@@ -129,7 +129,8 @@ catalogue! {
     appends Total Requests = counters.appends, "Appends that were executed.";
     touches Total Requests = counters.touches, "Touches that were executed.";
     swaps Total Requests = counters.swaps, "Swaps that were executed.";
-    commits Total Requests = counters.commits, "Transactions that were committed here.";
+    commits Total Requests = counters.commits,
+        "Transactions that were committed here; those of one object are writes and removals.";
     conflicts Total Requests = counters.conflicts,
         "Requests of transactions that were refused because an object had changed or was locked.";
     prepares Total Requests = counters.prepares,

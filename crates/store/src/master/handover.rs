@@ -1,7 +1,8 @@
 //! The migration of a tablet from this master to another one.
 //!
 //! ```text
-//!  PullTablet ─► a page of objects and changes        (crate::objects::leaving)
+//!  PullTablet ─► waits for a tick
+//!        tick ─► a page of objects and changes        (crate::objects::leaving)
 //!             ─► close: this master serves the tablet no more
 //!  FindTablet ─► the coordinator says: moving │ kept: serve again │ gone: sweep the objects
 //! ```
@@ -14,8 +15,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::Output;
-use sprat_proto::rpc::{Payload, RpcError};
+use sprat_proto::node::machine::{Caller, Output, Replied};
+use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
 use super::membership::{CALL_NS, COORDINATOR};
@@ -33,11 +34,46 @@ const CLOSED_NS: u64 = 5 * MS;
 const TERM_SHIFT: u32 = 32;
 
 impl Master {
-    /// Returns the page of the tablet that another master asks for, in the format of the reply.
+    /// Keeps a request for a page until the next tick.
     ///
     /// # Errors
-    /// The status to reply with.
-    pub(crate) fn pull(&mut self, now: Instant, pull: &PullTablet) -> Result<Vec<u8>, Status> {
+    /// [`Status::Retry`] if too many wait.
+    pub(crate) fn keep_pull(&mut self, caller: Caller, pull: PullTablet) -> Result<(), Status> {
+        self.departure.keep(caller, pull)?;
+        self.busy = true;
+        Ok(())
+    }
+
+    /// Answers one of the requests for pages, so that the requests of clients that arrive meanwhile
+    /// come before the next one. Returns true if another one waits.
+    pub(super) fn answer_pull(&mut self, now: Instant) -> bool {
+        let Some((caller, pull)) = self.departure.next_pull() else { return false };
+        let mut message = Message::default();
+        let replied = match self.pull(now, &pull) {
+            Ok(page) => {
+                message = page.into();
+                // What another master gets may not be lost here: a part of a transaction may be
+                // elsewhere.
+                self.gate(caller, &mut message, !pull.close)
+            }
+            Err(status) => {
+                self.refuse(status, &mut message);
+                Replied::Now
+            }
+        };
+        if replied != Replied::Later {
+            self.out.push_back(Output::Reply { caller, message });
+        }
+        self.departure.has_pulls()
+    }
+
+    /// Returns the page of the tablet that another master asks for, in the format of the reply.
+    fn pull(&mut self, now: Instant, pull: &PullTablet) -> Result<Vec<u8>, Status> {
+        self.membership.is_me(pull.cluster, pull.source)?;
+        self.membership.check(now, pull.cluster)?;
+        if pull.first > pull.last {
+            return Err(Status::BadFormat);
+        }
         let tablet = Tablet { table: pull.table, first: pull.first, last: pull.last };
         let known =
             self.memory.leaving.as_ref().map(|leaving| (leaving.number(), leaving.is_closed()));

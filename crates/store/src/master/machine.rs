@@ -114,7 +114,7 @@ impl Master {
             request.extend_from_slice(self.memory.log.lent_bytes(slice));
             self.memory.log.give_back(slice);
         }
-        let caller = Caller { transport: HERE, rpc: ServerRpc(tag) };
+        let caller = Caller { transport: HERE, rpc: ServerRpc(tag), at: now };
         let call = Call { now, caller, request: &request, deadline: Instant::NEVER };
         let mut reply = Message::default();
         match ops::execute(self, &call, &mut reply) {
@@ -275,6 +275,7 @@ impl Machine for Master {
         reply: &mut Message,
     ) -> Replied {
         self.requested = true;
+        self.work.request(payload.len());
         self.done.operation(now, &payload);
         if deadline < now {
             // No client waits for the reply. A short one lets the transport forget the request.
@@ -287,6 +288,11 @@ impl Machine for Master {
             self.refuse(status, reply);
             Replied::Now
         })
+    }
+
+    #[inline]
+    fn fills_turn(&mut self) -> bool {
+        self.work.is_full(self.cleaner.worked())
     }
 
     #[inline]
@@ -440,6 +446,7 @@ impl Machine for Master {
         };
         let cleaning = self.cleaner.step(&mut self.memory, work);
         let recovering = self.recover(now);
+        let leaving = self.answer_pull(now);
         self.replication.look(&self.memory.log);
         self.done.ticked(
             now,
@@ -451,7 +458,7 @@ impl Machine for Master {
                 (Task::Recovery, recovering),
             ],
         );
-        self.busy = growing || sweeping || cleaning || expiring || recovering;
+        self.busy = growing || sweeping || cleaning || expiring || recovering || leaving;
         self.busy
     }
 }

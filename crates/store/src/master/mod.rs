@@ -37,6 +37,7 @@ mod syncs;
 mod tests;
 mod transactions;
 mod wall;
+mod work;
 
 pub use counters::{COUNTERS, REFUSED};
 pub use lag::Mark;

@@ -25,15 +25,17 @@ use super::replication::{MAX_REPLICAS, Replication};
 use super::resolving::Resolving;
 use super::syncs::Syncs;
 use super::wall::{Wall, WallClock};
+use super::work::{TURN_WORK, Work};
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
 use crate::done::Done;
 use crate::durability::{Durability, TableDurability};
 use crate::leading::{Binding, Coordinators};
-use crate::message::{Status, data};
+use crate::message::Status;
+use crate::message::data::{self, Target};
 use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::{Cleaner, STEP};
 use crate::objects::expiry::Expiry;
-use crate::objects::log::{self, Log};
+use crate::objects::log::{self, Log, SORTED_FROM};
 use crate::objects::memory::Memory;
 use crate::objects::segment::{Location, Position, SEGMENT_BYTES};
 use crate::objects::table::Place;
@@ -83,6 +85,11 @@ pub struct Config {
     /// True if the server holds the replicas of its own log itself while no other server is up
     /// (RAMCloud's allowLocalBackup). That makes sense if the frames outlive the process.
     pub own_replica: bool,
+    /// The number of segments from which on the log has a survivor segment for old entries.
+    pub sort_from: u32,
+    /// The work in bytes, of requests and the cleaner, after which a turn leaves further requests
+    /// to the next one.
+    pub turn_work: u64,
     /// The time in nanoseconds in which the server verifies each closed replica once on the device,
     /// if its frames outlive the process. 0: never.
     pub scrub_ns: u64,
@@ -113,6 +120,8 @@ impl Default for Config {
             wall: WallClock::default(),
             boot: 0,
             own_replica: false,
+            sort_from: SORTED_FROM,
+            turn_work: TURN_WORK,
             scrub_ns: 0,
             slow_backup_ns: 20 * MS,
             slow_disk_ns: 500 * MS,
@@ -167,6 +176,7 @@ pub struct Master {
     pub(crate) busy: bool,
     /// True if a request arrived since the last tick.
     pub(super) requested: bool,
+    pub(super) work: Work,
     /// The operations and tasks of the last turn.
     pub(super) done: Done,
 }
@@ -208,7 +218,8 @@ impl Master {
         };
         let is_on_disk = durability == Durability::Disk;
         let mode = (replicas, durability);
-        let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
+        let mut log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
+        log.sort_from(config.sort_from);
         let mut backup = Backup::new(frames, crc32c, boot);
         if config.scrub_ns > 0 {
             backup.scrub_each(config.scrub_ns);
@@ -244,6 +255,7 @@ impl Master {
             last_tag: 0,
             busy: false,
             requested: false,
+            work: Work::new(config.turn_work),
             done: Done::default(),
         }
     }
@@ -364,11 +376,12 @@ impl Master {
         Ok(hash)
     }
 
-    /// Returns the end of the log before a mutation of an object of `table`, if the mutation does
-    /// not wait for its replicas unless they lag.
+    /// Returns the end of the log before a mutation, if the mutation does not wait for its replicas
+    /// unless they lag.
     #[inline(always)]
-    pub(crate) fn may_lag(&self, now: Instant, table: TableId) -> Option<Mark> {
-        self.is_async_table(table).then(|| Mark::new(now, &self.memory.log))
+    pub(crate) fn may_lag(&self, now: Instant, target: Target) -> Option<Mark> {
+        let waits = target.durable || !self.is_async_table(target.table);
+        (!waits).then(|| Mark::new(now, &self.memory.log))
     }
 
     /// Returns true if changes of `table` are acknowledged before they are durable.
@@ -392,11 +405,11 @@ impl Master {
         self.gate(caller, reply, may_lag)
     }
 
-    /// Returns true if the reply to a mutation of `table` that ends at this position of the log may
-    /// be repeated.
+    /// Returns true if the reply to a mutation that ends at this position of the log may be
+    /// repeated.
     #[inline]
-    pub(crate) fn is_acknowledged(&self, table: TableId, end: Position) -> bool {
-        end <= self.memory.log.durable() || self.is_async_table(table)
+    pub(crate) fn is_acknowledged(&self, target: Target, end: Position) -> bool {
+        end <= self.memory.log.durable() || !target.durable && self.is_async_table(target.table)
     }
 
     /// Lets the reply to a request that changes nothing of `table` go out, or keeps it, as

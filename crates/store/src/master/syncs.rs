@@ -90,12 +90,13 @@ impl Syncs {
 
 #[cfg(test)]
 mod tests {
+    use sprat_proto::Instant;
     use sprat_proto::rpc::ServerRpc;
 
     use super::*;
 
     fn write(rpc: u64) -> Waiting {
-        Waiting { caller: Caller { transport: 0, rpc: ServerRpc(rpc) }, len: 7 }
+        Waiting { caller: Caller { transport: 0, rpc: ServerRpc(rpc), at: Instant::ZERO }, len: 7 }
     }
 
     #[test]

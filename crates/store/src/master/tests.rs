@@ -52,6 +52,7 @@ const TARGET: Target = Target {
         version_le_given: false,
         version_ne_given: false,
     },
+    durable: false,
 };
 
 struct Rig {
@@ -164,7 +165,7 @@ impl Rig {
     /// number as an error.
     fn send(&mut self, request: &[u8]) -> Result<Vec<u8>, u64> {
         self.callers += 1;
-        let caller = Caller { transport: 0, rpc: ServerRpc(self.callers) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(self.callers), at: Instant::ZERO };
         let payload = Payload::Borrowed(request);
         let reply =
             crate::testing::request(&mut self.master, self.now, caller, payload, Instant::NEVER);
@@ -429,7 +430,7 @@ fn what_cannot_be_served_says_why() {
     let request =
         Write { target: TARGET, once: once(1, 3, 1), key: b"late", value: b"", lifetime: None }
             .emit();
-    let caller = Caller { transport: 0, rpc: ServerRpc(0) };
+    let caller = Caller { transport: 0, rpc: ServerRpc(0), at: Instant::ZERO };
     let late = rig.now;
     rig.pass(1);
     let reply = crate::testing::request(
@@ -451,7 +452,7 @@ fn large_values_are_not_copied_and_stay_until_released() {
     rig.client(1, TERM_NS);
     let value: Vec<u8> = (0..=255).chain(0..=255).collect();
     assert!(rig.write(once(1, 2, 1), b"big", &value).is_ok());
-    let caller = Caller { transport: 0, rpc: ServerRpc(0) };
+    let caller = Caller { transport: 0, rpc: ServerRpc(0), at: Instant::ZERO };
     let request = Read { target: TARGET, key: b"big" }.emit();
     let message = crate::testing::request(
         &mut rig.master,

@@ -104,6 +104,9 @@ pub struct Target {
     pub table: TableId,
     /// The conditions under which the master refuses the operation.
     pub rules: RejectRules,
+    /// True if the reply to a mutation waits until the change is durable, whatever the durability
+    /// of the table.
+    pub durable: bool,
 }
 
 /// The amount of an increment, which also selects the kind of number.
@@ -126,7 +129,8 @@ pub(crate) struct TargetWire {
     opcode: u8,
     zero: U16,
     rules: u8,
-    zeros: [u8; 3],
+    durable: u8,
+    zeros: [u8; 2],
     cluster: U64,
     table: U64,
     given_version: U64,
@@ -165,10 +169,18 @@ impl Target {
             opcode: opcode as u8,
             zero: U16::ZERO,
             rules: self.rules.flags(),
-            zeros: [0; 3],
+            durable: self.durable.into(),
+            zeros: [0; 2],
             cluster: self.cluster.into(),
             table: self.table.0.into(),
             given_version: self.rules.given_version.0.into(),
+        }
+    }
+
+    /// Lets the reply to a mutation wait until the change is durable.
+    pub(crate) fn set_durable(request: &mut [u8]) {
+        if let Ok((wire, _)) = TargetWire::mut_from_prefix(request) {
+            wire.durable = 1;
         }
     }
 
@@ -182,11 +194,12 @@ impl Target {
 
     #[inline]
     pub(crate) fn parse(wire: &TargetWire) -> Result<Self, Status> {
-        if wire.zeros != [0; 3] {
+        if wire.zeros != [0; 2] || wire.durable > 1 {
             return Err(Status::BadFormat);
         }
         let rules = RejectRules::of_flags(wire.rules, Version(wire.given_version.get()))?;
-        Ok(Self { cluster: wire.cluster.get(), table: TableId(wire.table.get()), rules })
+        let (cluster, table) = (wire.cluster.get(), TableId(wire.table.get()));
+        Ok(Self { cluster, table, rules, durable: wire.durable == 1 })
     }
 }
 

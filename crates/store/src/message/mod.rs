@@ -252,6 +252,9 @@ codes! {
         Locked = 34,
         /// The transaction was given up, for its client was silent for too long.
         Aborted = 35,
+        /// The leaf of an index has another range than the request means, or would become too large
+        /// or too small.
+        OtherLeaf = 36,
     }
 }
 
@@ -293,6 +296,7 @@ impl fmt::Display for Status {
             Self::Conflict => "an object of the transaction has changed",
             Self::Locked => "a transaction is about to change the object",
             Self::Aborted => "the transaction was given up, for its client was silent",
+            Self::OtherLeaf => "the leaf of the index is another one, or has no room",
             Self::WrongTablets => "the tablets are not as that needs them",
         })
     }

@@ -22,9 +22,10 @@
 //!          16 lease u64 | 24 participants; the reply is a head
 //! ```
 //!
-//! The others of a commit are the objects that are prepared. The other of a prepare is the first
-//! object of the transaction, whose master decides. A lifetime is in milliseconds, [`u64::MAX`]
-//! means none.
+//! The kind of a part is 0 for a check, 1 for a write, 2 for a removal, and 3 for edits of a leaf,
+//! which are its value ([`crate::btree::edit`]). The others of a commit are the objects that are
+//! prepared. The other of a prepare is the first object of the transaction, whose master decides.
+//! A lifetime is in milliseconds, [`u64::MAX`] means none.
 //!
 //! Invariants: parsing never panics and copies nothing.
 
@@ -36,6 +37,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::codec::{choices, replies, requests};
 use super::data::{Refusal, RejectRules, accepted, head};
 use super::{Opcode, Status, VERSION};
+use crate::btree::edit::Edits;
 use crate::types::{KeyHash, LeaseId, Lifetime, MAX_TRANSACTION, ServerId, TableId, Version};
 
 choices! {
@@ -235,6 +237,9 @@ pub enum Change<'a> {
     Write(&'a [u8], Option<Lifetime>),
     /// The transaction removes the object.
     Remove,
+    /// The transaction adds entries to the object, a leaf of an index, and removes some, as these
+    /// [edits](crate::btree::edit) say.
+    Edit(&'a [u8]),
 }
 
 /// A part of a transaction: one object with its conditions and its change.
@@ -262,6 +267,7 @@ impl Part<'_> {
             Change::Check => (0, &[][..], None),
             Change::Write(value, lifetime) => (1, value, lifetime),
             Change::Remove => (2, &[][..], None),
+            Change::Edit(edits) => (3, edits, None),
         };
         let wire = PartWire {
             kind,
@@ -303,6 +309,10 @@ impl<'a> Parts<'a> {
             (0, None) if value.is_empty() => Change::Check,
             (1, lifetime) => Change::Write(value, lifetime),
             (2, None) if value.is_empty() => Change::Remove,
+            (3, None) => {
+                Edits::parse(value)?;
+                Change::Edit(value)
+            }
             _ => return Err(Status::BadFormat),
         };
         let rules = RejectRules::of_flags(wire.rules, Version(wire.given_version.get()))?;
@@ -336,6 +346,8 @@ pub struct Front<'a> {
     pub parts: Parts<'a>,
     /// The number of parts.
     pub count: usize,
+    /// True if a part edits a leaf.
+    pub has_edits: bool,
 }
 
 impl<'a> Front<'a> {
@@ -357,9 +369,9 @@ impl<'a> Front<'a> {
         let (others, rest) = rest.split_at_checked(others_len).ok_or(Status::BadFormat)?;
         let parts = Parts(rest);
         // This walk checks all parts, so that later iterations meet none that is wrong.
-        let mut walk = parts;
+        let (mut walk, mut has_edits) = (parts, false);
         for _ in 0..count {
-            walk.split()?;
+            has_edits |= matches!(walk.split()?.change, Change::Edit(_));
         }
         if !makes_sense || !walk.0.is_empty() {
             return Err(Status::BadFormat);
@@ -371,6 +383,7 @@ impl<'a> Front<'a> {
             others: Participants::parse(others)?,
             parts,
             count,
+            has_edits,
         })
     }
 }
@@ -383,21 +396,47 @@ pub fn request<'a>(
     others: impl ExactSizeIterator<Item = Participant>,
     parts: impl ExactSizeIterator<Item = Part<'a>>,
 ) -> Vec<u8> {
+    let mut out = begin(opcode, (cluster, lease, ack), others, (parts.len(), 0));
+    parts.for_each(|part| part.emit_to(&mut out));
+    out
+}
+
+/// Returns the beginning of a request, with room for its parts behind it: their number, and the
+/// number of their bytes.
+#[must_use]
+pub fn begin(
+    opcode: Opcode,
+    (cluster, lease, ack): (u64, LeaseId, u64),
+    others: impl ExactSizeIterator<Item = Participant>,
+    (parts, bytes): (usize, usize),
+) -> Vec<u8> {
     let wire = FrontWire {
         version: VERSION,
         opcode: opcode as u8,
-        parts: (parts.len() as u16).into(),
+        parts: (parts as u16).into(),
         others: (others.len() as u16).into(),
         zero: U16::ZERO,
         cluster: cluster.into(),
         lease: lease.0.into(),
         ack: ack.into(),
     };
-    let mut out = wire.as_bytes().to_vec();
+    let fixed = wire.as_bytes();
+    let len = fixed.len() + others.len() * size_of::<ParticipantWire>() + bytes;
+    let mut out = Vec::with_capacity(len);
+    out.extend_from_slice(fixed);
     others.for_each(|participant| participant.emit_to(&mut out));
-    parts.for_each(|part| part.emit_to(&mut out));
     out
 }
+
+/// Sets the client's number in the bytes of a part, as [`Part::emit_to`] makes them.
+pub fn set_rpc(part: &mut [u8], rpc: u64) {
+    if let Ok((wire, _)) = PartWire::mut_from_prefix(part) {
+        wire.rpc = rpc.into();
+    }
+}
+
+/// The number of bytes of a part without its key and value.
+pub const PART: usize = size_of::<PartWire>();
 
 /// The refusal of a transaction: one of its parts met another state than it needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,8 +2,9 @@
 //!
 //! It works while few segments are free. It also works while less than half of the log is live and
 //! the log would have to take new memory, so that the size of a server follows its data. It chooses
-//! the segments with the highest benefit, copies their live entries to a survivor segment, lets the
-//! tables point to the copies, and frees the segment:
+//! the segments with the highest benefit, copies their live entries to the survivor segment for
+//! entries of their age ([`Log::begin_moving`]), lets the tables point to the copies, and frees the
+//! segment:
 //!
 //! ```text
 //!  benefit = reclaimable bytes × age / (size + live bytes)
@@ -25,6 +26,7 @@
 //! Writes pay for the cleaning that they cause ([`Cleaner::pay`]): the budget of a step is the
 //! number of bytes written since the last one, times the bytes to clean for one byte of free
 //! memory. So a request waits for a small step at most. In idle time the cleaner makes full steps.
+//! `pace` has the price, `reserve` the memory that stays free.
 //!
 //! Invariants: a step does bounded work; between steps the log and the tables agree; slices in
 //! replies do not delay cleaning; the cleaner skips segments that would yield less than 1/64 of
@@ -44,6 +46,11 @@ use super::tablet::Tablets;
 use crate::message::Status;
 use crate::message::data::Once;
 use crate::types::{TableId, Version};
+
+mod pace;
+mod reserve;
+
+use reserve::is_short;
 
 /// The amount of work of one cleaning step in idle time, in bytes.
 ///
@@ -65,20 +72,10 @@ const CHOSEN_SHARE: usize = 64;
 /// The cleaner counts every segment as older than it is by the log's size over this number. With
 /// age zero for the youngest, uniform overwrites cost up to 10 % more, and skewed ones hardly less.
 const YOUNG_SHARE: u32 = 2;
+
 /// The number of bytes to be cleaned before [`Cleaner::pay`] makes a step: about one group of small
 /// objects.
 const LEAST_PAYMENT: u64 = 6 << 10;
-/// A write pays for cleaning at most this number of times its own length, unless a small step is
-/// more.
-const MOST_PAYMENT: u64 = 8;
-/// The denominator of the cleaner's prices.
-const PRICE_UNIT: u64 = 64;
-/// The cleaner keeps one of this number of segments free.
-const FREE_SHARE: u32 = 50;
-/// The number of segments that the log takes before its size alone is a reason to clean.
-const TAKEN_FREELY: u32 = 16;
-/// The number of segments that the cleaner keeps ready when it cleans only to limit the log's size.
-const SPARE: u32 = 2;
 
 /// The state of the cleaner between steps.
 #[derive(Debug, Default)]
@@ -103,6 +100,8 @@ pub struct Cleaner {
     /// The number of appended bytes at which the next round of cleaning for tombstones starts.
     next_round: u64,
     cleaned: u64,
+    /// The amount of work since the start, in bytes.
+    worked: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -130,7 +129,7 @@ impl Cleaner {
     #[inline]
     pub fn wanted(&self, memory: &Memory) -> bool {
         match self.phase {
-            Phase::Rest => shortage(memory) > 0 && self.rested(memory),
+            Phase::Rest => is_short(memory) && self.rested(memory),
             Phase::Choose { .. } | Phase::Clean { .. } => true,
         }
     }
@@ -149,36 +148,11 @@ impl Cleaner {
         self.cleaned
     }
 
-    /// Cleans as much as the bytes written since the last call make necessary, and returns true if
-    /// there is more to do. Call it after each write.
-    ///
-    /// To free one byte of memory, the cleaner works through size / yield bytes of a segment. The
-    /// price rises with the shortage of free segments and falls when there is none.
+    /// Returns the amount of work since the start, in bytes as of [`STEP`].
+    #[must_use]
     #[inline]
-    pub fn pay(&mut self, memory: &mut Memory) -> bool {
-        let written = memory.log.written_bytes();
-        let new = written - core::mem::replace(&mut self.charged, written);
-        if !self.wanted(memory) {
-            self.owed = 0;
-            return false;
-        }
-        self.charge(memory, new);
-        if self.owed < LEAST_PAYMENT {
-            return true;
-        }
-        let work = (MOST_PAYMENT * new).max(SMALL_STEP as u64);
-        self.run(memory, work as usize, true)
-    }
-
-    /// Adds the cleaning that `new` written bytes make necessary to the bytes owed.
-    fn charge(&mut self, memory: &Memory, new: u64) {
-        let (gain, size) = self.yields;
-        let halves = 1 + u64::from(shortage(memory));
-        // Before the first segment is chosen, one byte costs one.
-        let price = u64::from(size.max(1)) * halves * (PRICE_UNIT / 2) / u64::from(gain.max(1));
-        let price = price.clamp(PRICE_UNIT, PRICE_UNIT * u64::from(LEAST_GAIN));
-        let most = 4 * u64::from(memory.log.segment_bytes());
-        self.owed = (self.owed + new * price / PRICE_UNIT).min(most);
+    pub fn worked(&self) -> u64 {
+        self.worked
     }
 
     /// Does a cleaning step of about `work` bytes ([`STEP`]) and returns true if there is more to
@@ -190,15 +164,22 @@ impl Cleaner {
     /// Does about `work` bytes of cleaning; if `paced`, no more than the bytes owed.
     fn run(&mut self, memory: &mut Memory, work: usize, paced: bool) -> bool {
         let mut left = work;
-        while left > 0 && (!paced || self.owed >= LEAST_PAYMENT) {
+        let more = self.spend(memory, &mut left, paced);
+        self.worked += (work - left) as u64;
+        more
+    }
+
+    /// Cleans until no work is `left`; if `paced`, no more than the bytes owed.
+    fn spend(&mut self, memory: &mut Memory, left: &mut usize, paced: bool) -> bool {
+        while *left > 0 && (!paced || self.owed >= LEAST_PAYMENT) {
             if !self.wanted(memory) {
                 return false;
             }
             match self.phase {
                 Phase::Rest => self.begin(memory),
-                Phase::Choose { slot } => self.choose(memory, slot, &mut left),
+                Phase::Choose { slot } => self.choose(memory, slot, left),
                 Phase::Clean { slot, offset } => {
-                    if self.clean(memory, slot, offset, &mut left).is_err() {
+                    if self.clean(memory, slot, offset, left).is_err() {
                         // The log has no segment numbers left, so that nothing can be cleaned.
                         return false;
                     }
@@ -296,6 +277,7 @@ impl Cleaner {
     ) -> Result<(), Full> {
         let mut group = [Candidate::default(); GROUP];
         let (count, next) = gather(memory, slot, offset, &mut group, left);
+        memory.log.begin_moving(slot);
         for candidate in &group[..count] {
             let at = Location::new(slot, candidate.offset as u32);
             if let Err(full) = move_entry(memory, at, candidate) {
@@ -356,23 +338,6 @@ fn gather(
         group[..count].iter().fold(0, |read, candidate| read ^ table.prefetch(candidate.hash)),
     );
     (count, offset)
-}
-
-/// Returns the number of free segments that are missing, 0 if there are enough.
-///
-/// One segment in fifty stays free, and the few that the log cannot do without. One is missing also
-/// if less than half of the memory that the log has taken is live and the next segments would be
-/// new memory: to touch new memory costs more than to copy a few live entries.
-fn shortage(memory: &Memory) -> u32 {
-    let log = &memory.log;
-    let wanted = (log.limit() / FREE_SHARE).max(MIN_SEGMENTS - 1);
-    let missing = wanted.saturating_sub(log.available());
-    if missing > 0 {
-        return missing;
-    }
-    let taken = u64::from(log.taken()) * u64::from(log.segment_bytes());
-    let sparse = log.taken() >= TAKEN_FREELY && log.live_bytes() < taken / 2 && log.spare() < SPARE;
-    u32::from(sparse)
 }
 
 /// Returns the least number of bytes that a segment must yield to be cleaned: an eighth of its

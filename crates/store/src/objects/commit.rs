@@ -28,6 +28,7 @@ use crate::objects::mutate::Before;
 use crate::objects::record::{self, Planned, RecordKey};
 use crate::objects::rifl::Need;
 use crate::objects::segment::{Location, Span};
+use crate::objects::table::spread;
 use crate::types::{KeyHash, LeaseId, TableId, Version, WallTime};
 
 /// An object of a transaction that this master serves.
@@ -45,9 +46,17 @@ pub struct Item<'a> {
     pub once: Once,
     /// The change of the object.
     pub planned: Planned<'a>,
+    /// The object before the change, if it exists. It was found in this turn.
+    pub before: Option<Before>,
 }
 
 impl Item<'_> {
+    /// Returns the version of the object before the change, 0 if it does not exist.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.before.map_or(Version(0), |before| before.version)
+    }
+
     /// Returns the key of the record about the object.
     #[must_use]
     pub fn record_key(&self) -> RecordKey {
@@ -92,22 +101,29 @@ impl Step<'_> {
 }
 
 impl Memory {
-    /// Checks that an object of this version, 0 if it does not exist, is as a transaction needs it,
-    /// and that no lock keeps the transaction from it.
+    /// Checks that an object is as a transaction needs it, and that no lock keeps the transaction
+    /// from it.
     ///
     /// # Errors
     /// The verdict.
-    pub fn check(&self, item: &Item<'_>, version: Version, access: Access) -> Result<(), Status> {
+    pub fn check(&self, item: &Item<'_>, access: Access) -> Result<(), Status> {
         if self.transactions.is_locked(item.table, item.hash, access) {
             return Err(Status::Locked);
         }
-        item.rules.check(version)
+        item.rules.check(item.version())
+    }
+
+    /// Finds the objects of some items again, after background work that may have moved them.
+    pub fn find_again(&self, items: &mut [Item<'_>]) {
+        for item in items {
+            item.before = self.before(item.table, item.hash, item.key);
+        }
     }
 
     /// Returns the version that the next write of an object has.
-    fn next_version(&self, item: &Item<'_>, before: Option<&Before>) -> Version {
-        let next =
-            before.map_or_else(|| self.log.safe_version(), |before| Version(before.version.0 + 1));
+    fn next_version(&self, item: &Item<'_>) -> Version {
+        let safe_version = self.log.safe_version();
+        let next = item.before.map_or(safe_version, |before| Version(before.version.0 + 1));
         next.max(self.tablets.floor(item.table, item.hash))
     }
 
@@ -118,12 +134,10 @@ impl Memory {
     /// The status to reply with, and nothing changed. [`Status::Retry`] means that no segment is
     /// free.
     pub fn prepare(&mut self, item: &Item<'_>, first: Participant) -> Result<Version, Status> {
-        let before = self.before(item.table, item.hash, item.key);
+        let before = item.before;
         let version = match item.planned {
-            Planned::Write(..) => self.next_version(item, before.as_ref()),
-            Planned::Check | Planned::Remove => {
-                before.as_ref().map_or(Version(1), |before| before.version)
-            }
+            Planned::Write(..) => self.next_version(item),
+            Planned::Check | Planned::Remove => before.map_or(Version(1), |before| before.version),
         };
         let key = item.record_key().bytes();
         let value = record::Record::Prepared { key: item.key, planned: item.planned, first };
@@ -247,24 +261,22 @@ impl Memory {
     // Committing.
 
     fn step<'a>(&self, item: &Item<'a>) -> Step<'a> {
-        let before = self.before(item.table, item.hash, item.key);
-        let current = before.as_ref().map_or(Version(0), |before| before.version);
         let with = Record::size(false);
-        let (version, planned, len) = match (item.planned, &before) {
+        let (version, planned, len) = match (item.planned, item.before) {
             (Planned::Write(value, expires), _) => {
-                let version = self.next_version(item, before.as_ref());
+                let version = self.next_version(item);
                 let (table, key, older) = (item.table, item.key, Span::default());
                 let object = Object { table, version, older, key, value, expires };
                 (version, item.planned, object.entry_len() + with)
             }
-            (Planned::Remove, Some(_)) => {
-                (current, Planned::Remove, entry::OBJECT + item.key.len() + with)
+            (Planned::Remove, Some(before)) => {
+                (before.version, Planned::Remove, entry::OBJECT + item.key.len() + with)
             }
             (Planned::Check | Planned::Remove, _) => {
-                (current, Planned::Check, COMPLETION - size_of::<u64>())
+                (item.version(), Planned::Check, COMPLETION - size_of::<u64>())
             }
         };
-        let before = before.filter(|_| planned != Planned::Check);
+        let before = item.before.filter(|_| planned != Planned::Check);
         Step { before, version, planned, len }
     }
 
@@ -340,12 +352,16 @@ impl Memory {
         if grows && is_full || is_last { Err(Status::NoSpace) } else { Ok(()) }
     }
 
-    /// Counts the entry of a committed part at `at`, and makes it the object's. Looks up the object
-    /// anew if entries of the hash table may have `moved` since.
+    /// Counts the entry of a committed part at `at`, and makes it the object's. Finds its place in
+    /// the hash table again if entries may have `moved` there since.
     fn settle(&mut self, item: &Item<'_>, step: Step<'_>, at: Location, moved: bool) {
         let Item { table, key, hash, once, .. } = *item;
         let (version, older) = (step.version, step.older());
-        let before = if moved { self.before(table, hash, key) } else { step.before };
+        let mut before = step.before;
+        if let Some(before) = before.as_mut().filter(|_| moved) {
+            let place = self.table.place(spread(table, hash), before.at);
+            before.place = place.expect("an object that was found is in the hash table");
+        }
         match step.planned {
             Planned::Write(value, expires) => {
                 let object = Object { table, version, older, key, value, expires };

@@ -14,15 +14,18 @@ use alloc::collections::VecDeque;
 
 use hashbrown::HashMap;
 use sprat_proto::Instant;
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
 
 use super::record::{Planned, Record, RecordKey};
 use crate::message::transaction::Participant;
 use crate::types::{KeyHash, TableId};
 
-/// The time after which a master takes care of a record itself, in nanoseconds. A client decides
-/// within a few round trips.
+/// The time after which a master takes care of the record of a prepared object itself, in
+/// nanoseconds. A client decides within a few round trips.
 const SILENT_NS: u64 = 200 * MS;
+/// The time after which a master takes care of the record of a commit itself, in nanoseconds. It
+/// locks nothing, and a client that rests ends it with its next operation.
+const IDLE_NS: u64 = SECOND;
 
 /// The kind of access that an operation needs, or a lock keeps from others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +58,9 @@ pub struct Transactions {
     locks: HashMap<(TableId, KeyHash), Lock>,
     /// The records that are new since [`Transactions::note`].
     fresh: VecDeque<Name>,
-    /// The records that become due, in the order of the times.
-    due: VecDeque<(Instant, Name)>,
+    /// The records that become due, in the order of the times: those of prepared objects, and
+    /// those of commits.
+    due: [VecDeque<(Instant, Name)>; 2],
 }
 
 /// A record that is due: nothing has decided on it, or ended it.
@@ -166,11 +170,17 @@ impl Transactions {
 
     /// Notes the records that are new at `now`: they become due if nothing ends them.
     pub fn note(&mut self, now: Instant) {
-        let at = now.after(SILENT_NS);
         while let Some(name) = self.fresh.pop_front() {
-            if self.known.contains_key(&name) {
-                self.due.push_back((at, name));
-            }
+            self.wait(now, name);
+        }
+    }
+
+    /// Lets a record become due after a while, if it is still there.
+    fn wait(&mut self, now: Instant, name: Name) {
+        match self.known.get(&name) {
+            Some(Some(_)) => self.due[0].push_back((now.after(SILENT_NS), name)),
+            Some(None) => self.due[1].push_back((now.after(IDLE_NS), name)),
+            None => {}
         }
     }
 
@@ -178,7 +188,7 @@ impl Transactions {
     #[must_use]
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.fresh.is_empty() && self.due.is_empty()
+        self.fresh.is_empty() && self.due.iter().all(VecDeque::is_empty)
     }
 
     /// Returns the time of the next call of [`Transactions::note`] or [`Transactions::next_due`].
@@ -188,15 +198,18 @@ impl Transactions {
         if !self.fresh.is_empty() {
             return Instant::ZERO;
         }
-        self.due.front().map_or(Instant::NEVER, |(at, ..)| *at)
+        let first = |due: &VecDeque<(Instant, Name)>| due.front().map(|(at, _)| *at);
+        self.due.iter().filter_map(first).min().unwrap_or(Instant::NEVER)
     }
 
     /// Takes the next record that is due at `now`, if it is still there.
     pub fn next_due(&mut self, now: Instant) -> Option<Due> {
-        while let Some((_, name)) = self.due.pop_front_if(|(at, _)| *at <= now) {
-            if self.known.contains_key(&name) {
-                let (table, key) = name;
-                return Some(Due { table, key });
+        for due in &mut self.due {
+            while let Some((_, name)) = due.pop_front_if(|(at, _)| *at <= now) {
+                if self.known.contains_key(&name) {
+                    let (table, key) = name;
+                    return Some(Due { table, key });
+                }
             }
         }
         None
@@ -204,7 +217,7 @@ impl Transactions {
 
     /// Lets a record that is still there become due again later.
     pub fn again(&mut self, now: Instant, due: Due) {
-        self.due.push_back((now.after(SILENT_NS), (due.table, due.key)));
+        self.wait(now, (due.table, due.key));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Log-structured memory: all objects, tombstones and completion records of a master, in segments.
 //!
 //! ```text
-//!  closed … closed │ head ← mutations append │ survivor ← the cleaner copies │ free …
+//!  closed … closed │ head ← mutations append │ survivors ← the cleaner copies │ free …
 //!
 //!  free segments: SURVIVORS for the cleaner alone, REMOVALS for removals too, the rest for writes
 //! ```
@@ -35,10 +35,14 @@ mod lending;
 mod purpose;
 mod replicated;
 mod side;
+mod sorting;
+mod survivors;
 
 pub use digests::Opened;
 use digests::Replicated;
 pub use purpose::{Full, Purpose};
+pub use sorting::SORTED_FROM;
+use survivors::Survivors;
 
 /// The number of free segments for the cleaner alone, so that it can always work.
 pub const SURVIVORS: u32 = 2;
@@ -69,10 +73,12 @@ pub struct Log {
     head: Option<u32>,
     /// The end of the last head segment while there is no head.
     closed: Position,
-    survivor: Option<u32>,
+    survivors: Survivors,
     live: u64,
     /// The greatest [`Segment::waste`] of all segments in the log.
     waste: u32,
+    /// The numbers of closed segments by their waste.
+    wastes: BTreeMap<u32, u32>,
     tombstones: u64,
     died: u64,
     appended: u64,
@@ -120,9 +126,10 @@ impl Log {
             last_id: SegmentId(0),
             head: None,
             closed: Position::default(),
-            survivor: None,
+            survivors: Survivors { sorted_from: SORTED_FROM, ..Survivors::default() },
             live: 0,
             waste: 0,
+            wastes: BTreeMap::new(),
             tombstones: 0,
             died: 0,
             appended: 0,
@@ -180,7 +187,8 @@ impl Log {
         longest: usize,
         purpose: Purpose,
     ) -> Result<(Location, &mut [u8]), Full> {
-        let open = if purpose.is_aside() { self.survivor } else { self.head };
+        let Survivors { open, current, .. } = &self.survivors;
+        let open = if purpose.is_aside() { open[*current] } else { self.head };
         let slot = match open {
             Some(slot) if self.slots[slot as usize].room() >= len => slot,
             _ => self.advance(len, longest, purpose)?,
@@ -213,10 +221,14 @@ impl Log {
             return Err(Full::NoSegment);
         }
         let survivor = purpose.is_aside();
+        if survivor && let Some(slot) = self.other_survivor(len) {
+            return Ok(slot);
+        }
         let tail = self.tail();
         let slot = self.take_slot();
         self.last_id.0 += 1;
-        let open = if survivor { &mut self.survivor } else { &mut self.head };
+        let Survivors { open, current, .. } = &mut self.survivors;
+        let open = if survivor { &mut open[*current] } else { &mut self.head };
         if let Some(full) = open.replace(slot) {
             let segment = &mut self.slots[full as usize];
             segment.state = State::Closed;
@@ -227,6 +239,7 @@ impl Log {
             } else {
                 segment.waste = segment.waste.max(room as u32);
             }
+            self.count_waste(full);
             // All replicas may have had all of it before it was closed.
             self.set_replicated(full, 0);
         }
@@ -257,6 +270,29 @@ impl Log {
             (segment.state, segment.closed_early) = (State::Closed, true);
             self.closings += 1;
             self.closed = Position { segment: segment.id, offset: segment.written };
+            self.count_waste(head);
+        }
+    }
+
+    /// Counts the waste of the segment in `slot`, which was closed.
+    fn count_waste(&mut self, slot: u32) {
+        *self.wastes.entry(self.slots[slot as usize].waste).or_default() += 1;
+    }
+
+    /// Ends the count of the waste of a segment that leaves the log.
+    fn discount_waste(&mut self, waste: u32) {
+        if let Some(count) = self.wastes.get_mut(&waste) {
+            *count -= 1;
+            if *count == 0 {
+                self.wastes.remove(&waste);
+            }
+        }
+        if waste == self.waste {
+            let open = self.survivors.open.iter().chain([&self.head]).flatten();
+            let open = open.map(|&slot| self.slots[slot as usize].waste);
+            let closed = self.wastes.last_key_value().map(|(&waste, _)| waste);
+            self.waste = open.chain(closed).max().unwrap_or(0);
+            debug_assert!(self.segments().all(|(_, segment)| segment.waste <= self.waste));
         }
     }
 
@@ -291,37 +327,6 @@ impl Log {
     #[must_use]
     pub fn longest_entry(&self) -> usize {
         self.segment_bytes as usize - entry::HEADER - self.longest_digest()
-    }
-
-    /// Moves the live entry at `from`, which counts as `counted` bytes, to the survivor segment, or
-    /// the live part of it. The copy has `len` bytes, at most `counted`. `write` gets the memory of
-    /// the copy, and the entry.
-    ///
-    /// # Errors
-    /// [`Full`], and nothing changed.
-    pub fn relocate(
-        &mut self,
-        from: Location,
-        counted: usize,
-        len: usize,
-        write: impl FnOnce(&mut [u8], &[u8]),
-    ) -> Result<Location, Full> {
-        let (to, _) = self.append(len, Purpose::Survive)?;
-        let pair = self.slots.get_disjoint_mut([from.slot(), to.slot()]);
-        let [source, target] = pair.map_err(|_| Full::NoSegment)?;
-        source.live -= counted as u32;
-        target.live += counted as u32;
-        write(&mut target.bytes[to.offset()..][..len], &source.bytes[from.offset()..]);
-        Ok(to)
-    }
-
-    /// Counts the live tombstone of `len` bytes, which was moved from `from` to `to`, at its new
-    /// place. It is needed for the rest of `buried`.
-    pub fn tombstone_moved(&mut self, from: Location, to: Location, len: usize, buried: Span) {
-        self.slots[from.slot()].tombstones -= len as u32;
-        let target = &mut self.slots[to.slot()];
-        target.tombstones += len as u32;
-        target.buried = target.buried.hull(buried);
     }
 
     // What is live.
@@ -430,16 +435,18 @@ impl Log {
 
     /// Returns the maximum of live bytes in the log for an append of `len` bytes. New data may fill
     /// 95 % of the log without the reserve, so that cleaning stays cheap. It must also fit into all
-    /// segments without the reserve and the next head, after cleaning: the cleaner leaves 1/64 of a
-    /// segment alone, and the end of each segment may have less room than the longest entry needs.
+    /// segments without the reserve, the next head and the survivor for old entries, after
+    /// cleaning: the cleaner leaves 1/64 of a segment alone, and the end of each segment may have
+    /// less room than the longest entry needs.
     #[must_use]
     pub fn live_limit_with(&self, len: usize) -> u64 {
         let segment = u64::from(self.segment_bytes);
-        let closed = u64::from(self.limit - SURVIVORS - REMOVALS - 1);
+        let usable = u64::from(self.limit - SURVIVORS - REMOVALS);
         let waste = u64::from(self.waste).max(len as u64) + segment / u64::from(LEAST_GAIN);
         let front = (entry::HEADER + self.longest_digest()) as u64;
+        let closed = usable - 1 - u64::from(self.sorts());
         let surely = closed * segment.saturating_sub(waste + front);
-        surely.min((closed + 1) * segment / 100 * 95)
+        surely.min(usable * segment / 100 * 95)
     }
 
     /// Returns the size of the log in bytes.
@@ -539,9 +546,7 @@ impl Log {
             self.put_slot(slot);
         }
         self.freed(id);
-        if waste == self.waste {
-            self.waste = self.segments().map(|(_, segment)| segment.waste).max().unwrap_or(0);
-        }
+        self.discount_waste(waste);
     }
 
     // Reading.

@@ -51,15 +51,17 @@ pub struct Mutation<'a> {
 }
 
 /// An object as it was before a mutation.
-pub(super) struct Before {
-    pub(super) place: Place,
-    pub(super) at: Location,
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    pub(crate) place: Place,
+    pub(crate) at: Location,
     pub(super) len: usize,
-    pub(super) version: Version,
+    /// The version of the object.
+    pub(crate) version: Version,
     /// A span of the segments that have the object and older versions of it.
     pub(super) older: Span,
     /// The time at which the object expires.
-    pub(super) expires: WallTime,
+    pub(crate) expires: WallTime,
 }
 
 impl Before {
@@ -84,7 +86,7 @@ struct New<'a> {
 impl Memory {
     /// Returns the object of a key as it is before a change.
     #[inline]
-    pub(super) fn before(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
+    pub(crate) fn before(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
         let (place, at) = self.find(table, hash, key)?;
         Some(Before::new(&self.log, place, at, &self.log.object(at)))
     }

@@ -16,12 +16,22 @@ use crate::message::migration::{PAGE, Page, Progress};
 use crate::types::ServerId;
 
 /// The number of bytes from which on a page is full. One more object goes in. Tests have small
-/// memories.
-const PAGE_BYTES: usize = if cfg!(test) { 600 } else { 128 << 10 };
+/// memories. The source makes one page in a turn, and clients wait meanwhile. A longer page is also
+/// in no cache any more when it is sent, and when it is replayed.
+const PAGE_BYTES: usize = if cfg!(test) { 600 } else { 64 << 10 };
 /// The most lines of the hash table that one page walks.
 const PAGE_LINES: usize = if cfg!(test) { 5 } else { 128 };
 /// The most changed hashes that one page looks up.
 const PAGE_CHANGES: usize = if cfg!(test) { 5 } else { 1024 };
+/// The number of objects from which on the walk reads no more lines before it appends the objects.
+/// Their bytes are read from the log at once.
+const GROUP: usize = 32;
+/// The most bytes of an object that are read ahead. The processor itself fetches the rest of a long
+/// one.
+const READ_AHEAD: usize = 1024;
+/// The length in bytes of a line of the processor's caches.
+const CACHE_LINE: usize = 64;
+
 /// The bytes of a page.
 struct Writer<'a> {
     out: Vec<u8>,
@@ -39,7 +49,10 @@ impl<'a> Writer<'a> {
             capacity: PAGE_BYTES as u32,
             safe_version: log.safe_version(),
         };
-        let mut writer = Self { out: Page::head(Progress::Behind), log, seed: 0 };
+        let mut out = Page::head(Progress::Behind);
+        // One more object than has room is mostly short.
+        out.reserve(PAGE_BYTES + PAGE_BYTES / 16);
+        let mut writer = Self { out, log, seed: 0 };
         writer.put(HEADER, |out| entry::put_header(out, &header));
         let crc = &writer.out[Page::HEAD + 4..][..4];
         writer.seed = crc.iter().fold(0, |crc, byte| crc << 8 | u32::from(*byte));
@@ -90,12 +103,21 @@ impl Memory {
     fn fill(&self, leaving: &mut Leaving, me: (u64, ServerId)) -> Vec<u8> {
         let mut page = Writer::new(&self.log, me);
         self.put_changes(leaving, &mut page);
-        let mut line = Vec::new();
-        for _ in 0..PAGE_LINES {
-            let Some(walk) = leaving.walk.filter(|_| !page.is_full()) else { break };
-            line.clear();
-            leaving.walk = self.table.walk(walk, &mut line);
-            if let Some(at) = self.put_line(leaving.tablet, walk, &line, &mut page) {
+        let (mut line, mut group) = (Vec::new(), Vec::new());
+        let mut lines = 0;
+        while !page.is_full()
+            && lines < PAGE_LINES
+            && let Some(mut walk) = leaving.walk
+        {
+            group.clear();
+            while group.len() < GROUP && lines < PAGE_LINES {
+                leaving.walk = self.table.walk(walk, &mut line);
+                group.extend(line.drain(..).map(|at| (walk, at)));
+                lines += 1;
+                let Some(next) = leaving.walk else { break };
+                walk = next;
+            }
+            if let Some(at) = self.put_group(leaving.tablet, &group, &mut page) {
                 leaving.walk = at.checked_add(1);
             }
         }
@@ -103,30 +125,39 @@ impl Memory {
         page.out
     }
 
-    /// Appends the objects of a line of the hash table that are in the tablet, from the position
-    /// `walk` on. Returns the position of the last one if the page is full before the end.
-    fn put_line(
+    /// Appends the objects of some lines of the hash table that are in the tablet, each from a
+    /// position of the walk on. Returns the position of the last one if the page is full before the
+    /// end.
+    fn put_group(
         &self,
         tablet: Tablet,
-        walk: u64,
-        line: &[Location],
+        group: &[(u64, Location)],
         page: &mut Writer<'_>,
     ) -> Option<u64> {
-        // All of the line's objects are read at once.
-        black_box(line.iter().fold(0, |read, &at| read ^ self.log.bytes(at)[0]));
-        let position = |&at: &Location| {
+        // These loops are short, so that the processor has all of their reads in progress at once.
+        // The compiler must not drop them.
+        let read = |at: Location, byte: usize| self.log.bytes(at).get(byte).copied().unwrap_or(0);
+        let begin = |sum, &(_, at): &(u64, Location)| sum ^ read(at, 0) ^ read(at, CACHE_LINE - 1);
+        black_box(group.iter().fold(0, begin));
+        let position = |&(walk, at): &(u64, Location)| {
             let object = self.log.object(at);
             let table = Some(object.table).filter(|table| table.base() == tablet.table)?;
             let hash = self.tablets.hash(table, object.key)?;
             let position = spread(table, hash);
-            (tablet.contains(table, hash) && position >= walk).then_some((position, at))
+            let is_it = tablet.contains(table, hash) && position >= walk;
+            is_it.then_some((position, at, object.entry_len()))
         };
-        let mut objects: Vec<_> = line.iter().filter_map(position).collect();
-        objects.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
-        for (i, &(position, at)) in objects.iter().enumerate() {
+        let mut objects: Vec<_> = group.iter().filter_map(position).collect();
+        objects.sort_unstable_by_key(|&(position, at, _)| (position, at.bits()));
+        let rest = |sum, &(_, at, len): &(u64, Location, usize)| {
+            let bytes = (CACHE_LINE..len.min(READ_AHEAD)).step_by(CACHE_LINE);
+            bytes.fold(sum, |sum, byte| sum ^ read(at, byte))
+        };
+        black_box(objects.iter().fold(0, rest));
+        for (i, &(position, at, _)) in objects.iter().enumerate() {
             page.object(at, &self.log.object(at));
             // Two keys of one hash stay together, for the walk cannot tell them apart.
-            let next = objects.get(i + 1).map(|&(next, _)| next);
+            let next = objects.get(i + 1).map(|&(next, ..)| next);
             if page.is_full() && next.is_some_and(|next| next != position) {
                 return Some(position);
             }

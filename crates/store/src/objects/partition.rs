@@ -85,8 +85,11 @@ pub struct Partition {
     since: SegmentId,
     /// True if the log may have earlier entries of the tablets.
     was_here: bool,
-    /// True if no entry of a version comes behind one of a later version of the same key.
+    /// True if no entry of a version comes behind one of a later version of the same key, and the
+    /// objects come in the order of a walk through the owner's hash table.
     in_order: bool,
+    /// The last place in that hash table of an object that was replayed.
+    walked: u64,
     /// The keys that are not here and were removed, with the versions that were removed.
     removed: HashMap<(TableId, KeyHash), Vec<Removed>>,
 }
@@ -105,7 +108,7 @@ impl Partition {
         tablets.sort_unstable_by_key(|(tablet, _)| (tablet.table, tablet.first));
         let (replayed, objects, has_room) = (0, 0, false);
         let removed = HashMap::new();
-        let in_order = false;
+        let (in_order, walked) = (false, 0);
         Self {
             crashed,
             bytes,
@@ -116,12 +119,14 @@ impl Partition {
             since,
             was_here,
             in_order,
+            walked,
             removed,
         }
     }
 
-    /// Returns the partition for entries that come in the order of the versions of each key. Those
-    /// of keys that are removed need not be remembered.
+    /// Returns the partition for entries that come in the order of the versions of each key, and
+    /// for objects in the order of a walk through a hash table. Keys that are removed need not be
+    /// remembered.
     #[must_use]
     pub fn in_order(self) -> Self {
         Self { in_order: true, ..self }
@@ -131,6 +136,18 @@ impl Partition {
     #[must_use]
     pub fn replayed(&self) -> u64 {
         self.replayed
+    }
+
+    /// Returns the approximate number of bytes that were not replayed yet. Where the walk has come
+    /// tells the rest of it, since places in a hash table are spread evenly.
+    fn left(&self) -> u64 {
+        if !self.in_order {
+            return self.bytes.saturating_sub(self.replayed);
+        }
+        let (walked, rest) = (u128::from(self.walked.max(1)), u128::from(!self.walked));
+        let left = u128::from(self.replayed) * rest / walked;
+        // A sample that is a little too small would let the table grow once more, at the end.
+        u64::try_from(left + left / 16).unwrap_or(u64::MAX)
     }
 
     /// Returns the segment of this master's log up to which entries of the tablets are of an
@@ -219,6 +236,7 @@ impl Memory {
             for candidate in &group {
                 self.replay_entry(partition, candidate).map_err(|_| Stopped::Full)?;
                 partition.replayed += (candidate.behind.at() - entries.at()) as u64;
+                partition.walked = partition.walked.max(candidate.spread);
                 *entries = candidate.behind;
             }
         }
@@ -226,7 +244,7 @@ impl Memory {
             partition.has_room = true;
             // The log takes no more than it has room for, whatever is left.
             let room = self.log.live_limit().saturating_sub(self.log.live_bytes());
-            let left = partition.bytes.saturating_sub(partition.replayed).min(room);
+            let left = partition.left().min(room);
             self.table.reserve(partition.objects.saturating_mul(left) / partition.replayed);
         }
         Ok(())
@@ -466,5 +484,18 @@ mod tests {
         assert!(!has(2, 0, 9) && !has(4, 0, 9) && !has(5, 10, 9) && !has(6, 0, 9));
         let tables = [2, 3, 4, 5, 6].map(|table| partition.has_table(TableId(table)));
         assert_eq!(tables, [false, true, false, true, false]);
+    }
+
+    #[test]
+    fn the_place_of_a_walk_tells_what_is_left() {
+        let of = |bytes, walked| {
+            let tablets = vec![(Tablet { table: TableId(1), first: 0, last: 9 }, SegmentId(0))];
+            let new = Partition::new(ServerId::default(), bytes, tablets, (SegmentId(0), false));
+            Partition { replayed: 1_000, walked, ..new }
+        };
+        let walked = |walked| of(0, walked).in_order().left();
+        assert_eq!((walked(u64::MAX / 4), walked(u64::MAX)), (3_000 + 3_000 / 16, 0));
+        assert!(walked(0) > 1 << 63, "whatever a page has");
+        assert_eq!(of(5_000, 7).left(), 4_000, "the segments of a crashed master have no order");
     }
 }

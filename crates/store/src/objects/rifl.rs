@@ -147,8 +147,14 @@ impl Results {
     /// log ends at `end`.
     pub fn done(&mut self, once: Once, outcome: Outcome, at: Location, end: Position) {
         if let Some(client) = self.clients.get_mut(&once.lease) {
-            let index = client.records.partition_point(|record| record.rpc < once.rpc);
-            client.records.insert(index, Record { rpc: once.rpc, outcome, at, end });
+            let record = Record { rpc: once.rpc, outcome, at, end };
+            match client.records.back() {
+                Some(last) if once.rpc < last.rpc => {
+                    let index = client.records.partition_point(|record| record.rpc < once.rpc);
+                    client.records.insert(index, record);
+                }
+                _ => client.records.push_back(record),
+            }
             self.records += 1;
         }
     }

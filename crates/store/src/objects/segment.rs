@@ -158,6 +158,9 @@ pub struct Segment {
     pub state: State,
     /// True if the cleaner fills the segment. Its entries were durable elsewhere before.
     pub survivor: bool,
+    /// The sum over the survivor's bytes of the number of segments that were opened between the one
+    /// in which a byte was first written and this one.
+    pub aged: u64,
     /// True if the segment was closed with room left, so that the cleaner can take it. Cleaning it
     /// yields that room too.
     pub closed_early: bool,
@@ -191,6 +194,7 @@ impl Segment {
             id: SegmentId(0),
             state: State::Free,
             survivor: false,
+            aged: 0,
             closed_early: false,
             written: 0,
             waste: 0,
@@ -208,6 +212,13 @@ impl Segment {
     pub fn open(&mut self, id: SegmentId, survivor: bool) {
         let bytes = core::mem::take(&mut self.bytes);
         *self = Self { bytes, id, state: State::Open, survivor, ..Self::new(Vec::new()) };
+    }
+
+    /// Returns the mean of the segments in which the segment's bytes were first written.
+    #[must_use]
+    pub fn born(&self) -> SegmentId {
+        let age = self.aged / u64::from(self.written.max(1));
+        SegmentId(self.id.0.saturating_sub(age as u32))
     }
 
     /// Returns the number of bytes that still fit into the segment.

@@ -42,7 +42,7 @@ pub(super) fn execute(
     let Memory { log, results, .. } = &mut master.memory;
     match results.check(call.now, once, |at| log.dead_record(at)) {
         Verdict::New => {}
-        Verdict::Done(outcome, end) if master.is_acknowledged(target.table, end) => {
+        Verdict::Done(outcome, end) if master.is_acknowledged(target, end) => {
             master.counters.repeated += 1;
             write(reply, outcome);
             return Ok(Executed::Now { idempotent: false });
@@ -66,7 +66,7 @@ pub(super) fn execute(
         return Err(Status::Retry);
     }
     master.replication.check(call.now, &master.memory.log)?;
-    let before = master.may_lag(call.now, target.table);
+    let before = master.may_lag(call.now, target);
     let wall = master.wall(call.now);
     let mutation = Mutation { target, once, key, hash, change, wall };
     let outcome = with_room(master, call.now, wall, |memory| memory.mutate(&mutation));

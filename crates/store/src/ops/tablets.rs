@@ -112,16 +112,10 @@ impl Order for PullTablet {
         self,
         master: &mut Master,
         call: &Call<'_>,
-        reply: &mut Message,
+        _: &mut Message,
     ) -> Result<Replied, Status> {
-        master.membership.is_me(self.cluster, self.source)?;
-        master.membership.check(call.now, self.cluster)?;
-        if self.first > self.last {
-            return Err(Status::BadFormat);
-        }
-        *reply = master.pull(call.now, &self)?.into();
-        // What another master gets may not be lost here: a part of a transaction may be elsewhere.
-        Ok(master.gate(call.caller, reply, !self.close))
+        master.keep_pull(call.caller, self)?;
+        Ok(Replied::Later)
     }
 }
 

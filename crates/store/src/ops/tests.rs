@@ -61,6 +61,7 @@ const TARGET: Target = Target {
         version_le_given: false,
         version_ne_given: true,
     },
+    durable: false,
 };
 const ONCE: Once = Once { lease: LeaseId(3), rpc: 5, ack: 4 };
 

@@ -13,6 +13,7 @@ use sprat_proto::rpc::Message;
 
 use super::mutation::{check_identity, with_room};
 use super::operation::{Call, Executed, Operation, Order};
+use crate::btree::edit::Edits;
 use crate::master::{MAX_GATED, Master};
 use crate::message::data::{Once, head};
 use crate::message::transaction::{
@@ -60,62 +61,103 @@ enum Judged {
 /// The parts of a request, as the master executes them.
 struct Parts<'a> {
     items: Vec<Item<'a>>,
-    /// The versions of the items' objects, 0 for those that do not exist.
-    versions: Vec<Version>,
     states: Vec<State>,
+    /// The refusals of edits: the indices of their items.
+    refused: Vec<(usize, Status)>,
     wall: WallTime,
 }
 
+/// The outcome of the edits of an object: its new value, or `None` if it has that already.
+type Edited = Result<Option<Vec<u8>>, Status>;
+
 impl<'a> Parts<'a> {
-    /// Reads the parts of a request.
-    fn read(master: &mut Master, call: &Call<'_>, front: &Front<'a>) -> Result<Self, Status> {
-        master.membership.check(call.now, front.cluster)?;
+    /// Finds the objects of a request. Their edits are to follow: see [`Parts::edited`].
+    fn find(master: &mut Master, call: &Call<'_>, front: &Front<'a>) -> Result<Self, Status> {
         let wall = master.wall(call.now);
-        let (mut items, mut versions) =
-            (Vec::with_capacity(front.count), Vec::with_capacity(front.count));
+        let mut items = Vec::with_capacity(front.count);
         for part in front.parts {
             let planned = match part.change {
-                Change::Check => Planned::Check,
                 Change::Write(value, lifetime) => Planned::Write(value, wall.after(lifetime)),
                 Change::Remove => Planned::Remove,
+                Change::Check | Change::Edit(_) => Planned::Check,
             };
             let value = if let Planned::Write(value, _) = planned { value } else { &[] };
             memory::check_sizes(part.key, value)?;
             let hash = master.locate(part.table, part.key)?;
-            let (table, key) = (part.table, part.key);
+            let (table, key, rules) = (part.table, part.key, part.rules);
             let once = Once { lease: front.lease, rpc: part.rpc, ack: front.ack };
-            let found = master.memory.find(table, hash, key);
-            let found = found.map(|(place, at)| (place, at, master.memory.log.object(at)));
-            versions.push(match found {
-                // What has expired is gone, whatever the clock of the next server says.
-                Some((place, at, object)) if object.expires <= wall => {
-                    master.expire(call.now, place, at)?;
-                    Version(0)
-                }
-                Some((.., object)) => object.version,
-                None => Version(0),
-            });
-            items.push(Item { table, hash, key, rules: part.rules, once, planned });
+            let mut before = master.memory.before(table, hash, key);
+            // What has expired is gone, whatever the clock of the next server says.
+            if let Some(gone) = before.take_if(|before| before.expires <= wall) {
+                master.expire(call.now, gone.place, gone.at)?;
+            }
+            items.push(Item { table, hash, key, rules, once, planned, before });
         }
-        let mut objects: Vec<_> = items.iter().map(|item| (item.table, item.hash)).collect();
-        objects.sort_unstable();
-        let is_twice = objects.windows(2).any(|pair| pair[0] == pair[1]);
-        if is_twice {
-            return Err(Status::BadFormat);
+        if front.count > 1 {
+            let mut objects: Vec<_> = items.iter().map(|item| (item.table, item.hash)).collect();
+            objects.sort_unstable();
+            if objects.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(Status::BadFormat);
+            }
         }
-        Ok(Self { items, versions, states: Vec::with_capacity(front.count), wall })
+        Ok(Self { items, states: Vec::with_capacity(front.count), refused: Vec::new(), wall })
     }
 
-    /// Reads the parts of a change, and finds out which are new.
+    /// Makes the edits of a request, in the order of its parts. Changes no object.
+    fn edited(&self, master: &Master, front: &Front<'_>) -> Result<Vec<Edited>, Status> {
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        if !front.has_edits {
+            return Ok(all);
+        }
+        for (part, item) in front.parts.zip(&self.items) {
+            let Change::Edit(edits) = part.change else { continue };
+            let leaf = item.before.map(|before| master.memory.log.object(before.at).value);
+            // What a segment has no room for is not worth the work.
+            bytes += leaf.map_or(0, <[u8]>::len) + edits.len();
+            if bytes > master.memory.log.longest_entry() {
+                return Err(Status::ValueTooLong);
+            }
+            let edits = Edits::parse(edits)?;
+            all.push(leaf.ok_or(Status::OtherLeaf).and_then(|leaf| edits.apply(leaf)));
+        }
+        Ok(all)
+    }
+
+    /// Plans to write what the edits of a request have made.
+    fn plan(&mut self, front: &Front<'_>, edited: &'a [Edited]) -> Result<(), Status> {
+        let edits = front.parts.map(|part| matches!(part.change, Change::Edit(_)));
+        let items = self.items.iter_mut().enumerate().zip(edits).filter(|(_, is_edit)| *is_edit);
+        for ((index, item), edited) in items.map(|(item, _)| item).zip(edited) {
+            item.planned = match edited {
+                Ok(Some(value)) => Planned::Write(value, WallTime::NEVER),
+                Ok(None) => Planned::Check,
+                // A part that is refused is never executed. It needs the lock of a change.
+                Err(why) => {
+                    self.refused.push((index, *why));
+                    Planned::Remove
+                }
+            };
+            if let Planned::Write(value, _) = item.planned {
+                memory::check_sizes(item.key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out which parts of a change are new, whose edits had these outcomes.
     fn judged(
+        &mut self,
         master: &mut Master,
         call: &Call<'_>,
-        front: &Front<'a>,
-    ) -> Result<(Self, Judged), Status> {
-        let mut parts = Self::read(master, call, front)?;
-        let judged = parts.judge(master, call)?;
+        front: &Front<'_>,
+        edited: &'a [Edited],
+    ) -> Result<Judged, Status> {
+        if front.has_edits {
+            self.plan(front, edited)?;
+        }
+        let judged = self.judge(master, call)?;
         check_room(master, call)?;
-        Ok((parts, judged))
+        Ok(judged)
     }
 
     fn judge(&mut self, master: &mut Master, call: &Call<'_>) -> Result<Judged, Status> {
@@ -159,9 +201,10 @@ impl<'a> Parts<'a> {
     /// Returns the conflict of the first new part that is not as the transaction needs it.
     fn conflict(&self, master: &Master) -> Option<Conflict> {
         self.new_ones().find_map(|(index, item)| {
-            let version = self.versions[index];
-            let why = master.memory.check(item, version, item.access()).err()?;
-            Some(Conflict { why, part: index as u16, version })
+            let why = master.memory.check(item, item.access()).err();
+            let refused = || self.refused.iter().find(|(of, _)| *of == index).map(|it| it.1);
+            let why = why.or_else(refused)?;
+            Some(Conflict { why, part: index as u16, version: item.version() })
         })
     }
 }
@@ -202,8 +245,10 @@ impl<'a> Operation<'a> for Prepare<'a> {
     ) -> Result<Executed, Status> {
         let front = &self.0;
         let first = front.others.iter().next().ok_or(Status::BadFormat)?;
-        let (parts, judged) = Parts::judged(master, call, front)?;
-        let conflict = match judged {
+        master.membership.check(call.now, front.cluster)?;
+        let mut parts = Parts::find(master, call, front)?;
+        let edited = parts.edited(master, front)?;
+        let conflict = match parts.judged(master, call, front, &edited)? {
             Judged::Suspended(lease) => return Ok(Executed::Suspended(lease)),
             Judged::Refused(conflict) => Some(conflict),
             Judged::Executable => parts.conflict(master),
@@ -251,8 +296,10 @@ impl<'a> Operation<'a> for Commit<'a> {
         reply: &mut Message,
     ) -> Result<Executed, Status> {
         let front = &self.0;
-        let (mut parts, judged) = Parts::judged(master, call, front)?;
-        match judged {
+        master.membership.check(call.now, front.cluster)?;
+        let mut parts = Parts::find(master, call, front)?;
+        let edited = parts.edited(master, front)?;
+        match parts.judged(master, call, front, &edited)? {
             Judged::Suspended(lease) => return Ok(Executed::Suspended(lease)),
             Judged::Refused(conflict) => {
                 conflict.emit_to(&mut reply.bytes);
@@ -305,12 +352,18 @@ fn commit(
         }
     }
     let others = transaction::Participants::parse(&others)?;
-    let (places, items): (Vec<usize>, Vec<Item<'_>>) =
-        parts.new_ones().map(|(index, item)| (index, *item)).unzip();
-    let change = |memory: &mut Memory| memory.commit(&items, others);
+    let mut items: Vec<Item<'_>> = parts.new_ones().map(|(_, item)| *item).collect();
+    let mut is_first_try = true;
+    let change = |memory: &mut Memory| {
+        if !core::mem::take(&mut is_first_try) {
+            memory.find_again(&mut items);
+        }
+        memory.commit(&items, others)
+    };
     let versions = with_room(master, call.now, parts.wall, change)?;
-    for (place, version) in places.into_iter().zip(versions) {
-        parts.states[place] = State::Done(version);
+    let new = parts.states.iter_mut().filter(|state| **state == State::New);
+    for (state, version) in new.zip(versions) {
+        *state = State::Done(version);
     }
     master.busy |= master.cleaner.pay(&mut master.memory);
     Ok(())
@@ -337,11 +390,11 @@ impl<'a> Operation<'a> for Validate<'a> {
         call: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Executed, Status> {
-        let parts = Parts::read(master, call, &self.0)?;
+        master.membership.check(call.now, self.0.cluster)?;
+        let parts = Parts::find(master, call, &self.0)?;
         let conflict = parts.items.iter().enumerate().find_map(|(index, item)| {
-            let version = parts.versions[index];
-            let why = master.memory.check(item, version, Access::Read).err()?;
-            Some(Conflict { why, part: index as u16, version })
+            let why = master.memory.check(item, Access::Read).err()?;
+            Some(Conflict { why, part: index as u16, version: item.version() })
         });
         master.counters.validations += 1;
         match conflict {

@@ -2,7 +2,8 @@
 //! ends with the row. It needs root.
 //!
 //! It has IPv4 alone. IPv6 would assign each interface an address some seconds later, and a program
-//! that starts meanwhile may see either state and use either address.
+//! that starts meanwhile may see either state and use either address. Linux reports a new interface
+//! as down until it has checked its carrier, up to a second later; the network is ready then.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -25,7 +26,9 @@ impl Network {
             "ip link set lo up && ip link add sprat0 type veth peer name sprat1 && \
              ip link set sprat0 addrgenmode none && ip link set sprat1 addrgenmode none && \
              ip addr add {ADDRESS}/24 dev sprat0 && ip link set sprat0 up && \
-             ip link set sprat1 up && echo ready && exec sleep 1000"
+             ip link set sprat1 up && for end in sprat0 sprat1; do for n in $(seq 1000); do \
+             ip link show $end | grep -q 'state UP' && break; sleep 0.01; done; done && \
+             echo ready && exec sleep 1000"
         );
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", &setup])

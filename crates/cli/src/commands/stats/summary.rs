@@ -3,8 +3,10 @@
 
 use serde_json::{Map, Value};
 use sprat_bench::out::{self, Columns};
+use sprat_bench::text;
 
 use super::sample::Sample;
+use crate::counters::answers::Answers;
 
 /// The counters of operations that change objects.
 const CHANGES: [&str; 7] =
@@ -13,7 +15,7 @@ const CHANGES: [&str; 7] =
 const REFUSED: &str = "refused_";
 
 /// The headings of the table.
-pub(super) const HEADINGS: [&str; 11] = [
+pub(super) const HEADINGS: [&str; 13] = [
     "server",
     ">objects",
     ">live",
@@ -21,6 +23,8 @@ pub(super) const HEADINGS: [&str; 11] = [
     ">reads/s",
     ">writes/s",
     ">refused/s",
+    ">answered p50",
+    ">p99",
     ">cleaned",
     ">segments free",
     "replicas",
@@ -28,7 +32,7 @@ pub(super) const HEADINGS: [&str; 11] = [
 ];
 
 /// The numbers of a line of the table.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Line {
     objects: u64,
     live: u64,
@@ -37,6 +41,8 @@ struct Line {
     reads: f64,
     changes: f64,
     refused: f64,
+    /// The times of answers, those of the network not included.
+    answers: Answers,
     cleaned: u64,
     free: u64,
     segments: u64,
@@ -60,6 +66,8 @@ impl Line {
             Some((_, seconds)) => seconds,
             None => level("uptime_seconds").max(1) as f64,
         };
+        let answers = Answers::of(counters);
+        let before = earlier.map(|(before, _)| Answers::of(before));
         let refusals = counters.keys().filter(|name| name.starts_with(REFUSED));
         Self {
             objects: level("objects"),
@@ -68,6 +76,7 @@ impl Line {
             reads: passed("reads") as f64 / seconds,
             changes: CHANGES.map(passed).iter().sum::<u64>() as f64 / seconds,
             refused: refusals.map(|name| passed(name)).sum::<u64>() as f64 / seconds,
+            answers: before.map_or_else(|| answers.clone(), |before| answers.since(&before)),
             cleaned: passed("segments_cleaned"),
             free: level("segments_free"),
             segments: level("segments"),
@@ -76,7 +85,8 @@ impl Line {
         }
     }
 
-    fn plus(self, other: Self) -> Self {
+    fn plus(mut self, other: Self) -> Self {
+        self.answers.add(&other.answers);
         Self {
             objects: self.objects + other.objects,
             live: self.live + other.live,
@@ -84,6 +94,7 @@ impl Line {
             reads: self.reads + other.reads,
             changes: self.changes + other.changes,
             refused: self.refused + other.refused,
+            answers: self.answers,
             cleaned: self.cleaned + other.cleaned,
             free: self.free + other.free,
             segments: self.segments + other.segments,
@@ -105,12 +116,19 @@ impl Line {
             rate(self.reads),
             rate(self.changes),
             rate(self.refused),
+            time(self.answers.quantile(0.5)),
+            time(self.answers.quantile(0.99)),
             self.cleaned.to_string(),
             format!("{} of {}", self.free, self.segments),
             replicas,
             self.stalls.to_string(),
         ]
     }
+}
+
+/// Formats a time in nanoseconds, if there is one.
+fn time(ns: Option<f64>) -> String {
+    ns.map_or_else(|| "–".to_owned(), |ns| text::micros(ns / 1e3))
 }
 
 /// Formats a number of operations a second.
@@ -142,7 +160,7 @@ pub(super) fn rows(sample: &Sample, before: Option<&Sample>) -> Vec<Vec<String>>
             Some((sample.earlier(index, before)?, sample.seconds_since(before)))
         });
         let line = Line::of(counters, earlier);
-        rows.push(line.cells(name));
+        rows.push(line.clone().cells(name));
         all = all.plus(line);
         answered += 1;
     }
@@ -191,12 +209,15 @@ mod tests {
 
     #[test]
     fn rates_are_those_since_the_start_or_since_the_last_sample() {
-        let before = counters(&json!({ "reads": 1_000, "writes": 10, "uptime_seconds": 10 }));
+        let before = counters(
+            &json!({ "reads": 1_000, "writes": 10, "uptime_seconds": 10, "answered_1024ns": 10 }),
+        );
         let after = counters(&json!({
             "reads": 3_001_000, "writes": 20, "removes": 20, "refused_Retry": 3,
             "refused_NoReplica": 1, "uptime_seconds": 12, "objects": 7, "live_bytes": 2_500_000,
             "live_limit_bytes": 1_000_000_000, "segments": 8, "segments_free": 5,
             "segments_cleaned": 2, "replicas_missing": 1, "stalls": 4,
+            "answered_1024ns": 60, "answered_2048ns": 50,
         }));
         let cells = Line::of(&after, Some((&before, 2.0))).cells("1.1".to_owned());
         let expected = [
@@ -207,6 +228,8 @@ mod tests {
             "1.50 M",
             "15.0",
             "2.00",
+            "1.02 µs",
+            "2.03 µs",
             "2",
             "5 of 8",
             "1 missing",
@@ -215,7 +238,7 @@ mod tests {
         assert_eq!(cells, expected);
         let line = Line::of(&before, None);
         assert!((line.reads - 100.0).abs() < 1e-9 && (line.changes - 1.0).abs() < 1e-9);
-        assert_eq!(line.cells(String::new())[9], "whole");
+        assert_eq!(line.clone().cells(String::new())[11], "whole");
         let both = line.plus(Line::of(&after, Some((&before, 2.0))));
         assert_eq!((both.objects, both.missing), (7, 1));
     }

@@ -137,7 +137,10 @@ mod tests {
     #[test]
     fn lines_stay_below_each_other() {
         let headings = line("time", &summary::HEADINGS.map(str::to_owned));
-        let cells = ["1.1", "1000000", "2.50 MB", "1 GB", "1.50 M", "15.0", "2.00", "2", "5 of 8"];
+        let cells = [
+            "1.1", "1000000", "2.50 MB", "1 GB", "1.50 M", "15.0", "2.00", "812 ns", "9.92 ms",
+            "2", "5 of 8",
+        ];
         let text = line("12:34:56Z", &cells.map(str::to_owned));
         let end = |text: &str, of: &str| text.find(of).map(|at| at + of.len());
         assert_eq!(end(&headings, "objects"), end(&text, "1000000"));

@@ -44,6 +44,8 @@ pub(super) struct Script {
     pub(super) prefetched: usize,
     /// The byte that the test's machine replies to each request; if none, it replies later.
     pub(super) reply: Option<u8>,
+    /// True if the next request fills the turn.
+    pub(super) is_full: bool,
     pub(super) persisted: Vec<u64>,
     pub(super) refused: Vec<String>,
     pub(super) spare: usize,
@@ -74,6 +76,10 @@ impl Machine for Script {
         let Some(byte) = self.reply else { return Replied::Later };
         reply.bytes.push(byte);
         Replied::Now
+    }
+
+    fn fills_turn(&mut self) -> bool {
+        core::mem::take(&mut self.is_full)
     }
 
     fn expects(&self) -> bool {

@@ -11,8 +11,8 @@ use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::check::history::Name;
 use sprat_store::client::{
-    Answer, Change, Client, Cursor, Error, Op, Part, PartAnswer, PartRequest, TransactionPart,
-    WaitedFor,
+    Answer, Change, Client, Cursor, Error, Op, OwnedTransactionPart, Part, PartAnswer, PartRequest,
+    TransactionPart, WaitedFor,
 };
 use sprat_store::index::{Indexes, Listed, Objects, Seen, State};
 use sprat_store::message::data::RejectRules;
@@ -187,13 +187,6 @@ fn count(parts: &[TransactionPart<'_>], nodes: TableId) {
     }
 }
 
-/// The change of an object with a value of its own.
-enum Owned {
-    Check,
-    Write(Vec<u8>),
-    Remove,
-}
-
 impl Objects for Task {
     async fn read(&self, keys: &[(TableId, &[u8])]) -> Result<Vec<Option<Seen>>, Error> {
         let begun: Vec<_> = keys.iter().map(|&(table, key)| self.begin_read(table, key)).collect();
@@ -226,28 +219,9 @@ impl Objects for Task {
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
-        let owned = parts.iter().map(|part| {
-            let change = match part.change {
-                Change::Check => Owned::Check,
-                Change::Write(value, _) => Owned::Write(value.to_vec()),
-                Change::Remove => Owned::Remove,
-            };
-            (part.table, part.key.to_vec(), part.rules, change)
-        });
-        let (owned, deadline): (Vec<_>, _) = (owned.collect(), self.deadline);
-        let start = move |client: &mut Client| {
-            let parts = owned.iter().map(|(table, key, rules, change)| TransactionPart {
-                table: *table,
-                key,
-                rules: *rules,
-                change: match change {
-                    Owned::Check => Change::Check,
-                    Owned::Write(value) => Change::Write(value, None),
-                    Owned::Remove => Change::Remove,
-                },
-            });
-            client.transact(&parts.collect::<Vec<_>>(), deadline)
-        };
+        let owned: Vec<OwnedTransactionPart> = parts.iter().map(Into::into).collect();
+        let deadline = self.deadline;
+        let start = move |client: &mut Client| client.transact_owned(&owned, deadline);
         match self.ask(start).await {
             Ok(Answer::Committed(versions)) => {
                 count(parts, self.tables().1);

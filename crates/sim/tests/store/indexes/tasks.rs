@@ -56,7 +56,7 @@ fn key_in(keys: &Keys, source: Source, key: u64, bytes: &[u8]) -> Option<Vec<u8>
 }
 
 /// Checks an error of an operation by the indexes: it may fail, but not in any way.
-fn expected(error: &IndexError) {
+pub(super) fn expected(error: &IndexError) {
     let is_expected = matches!(
         error,
         IndexError::Store(
@@ -234,7 +234,7 @@ impl Task {
         self.read(&keys).await
     }
 
-    /// Looks up all objects of a range, page by page, and checks each one.
+    /// Looks up all objects of a range, page by page from both of its ends, and checks each one.
     pub(super) async fn find(
         &self,
         index: usize,
@@ -242,13 +242,20 @@ impl Task {
         most: usize,
     ) -> Result<Vec<Found>, IndexError> {
         let (name, source) = INDEXES[index];
-        let (mut found, mut rest): (Vec<Found>, _) = (Vec::new(), Some(keys.range()));
+        let (mut found, mut last) = (Vec::<Found>::new(), Vec::new());
+        let (mut rest, back_ppm) =
+            (Some(keys.range()), [0, 500_000, 1_000_000][self.below(3) as usize]);
         while let Some(range) = rest {
-            let page = self.indexes().look_up(name, range, most).await?;
+            let is_back = self.chance(back_ppm);
+            let page = match is_back {
+                true => self.indexes().look_up_back(name, range, most).await?,
+                false => self.indexes().look_up(name, range, most).await?,
+            };
             assert!(page.found.len() <= most, "{} of {most}", page.found.len());
-            found.extend(page.found);
+            if is_back { &mut last } else { &mut found }.extend(page.found);
             rest = page.rest;
         }
+        found.extend(last.into_iter().rev());
         let points = found.iter().map(|it| (&it.index_key, &it.key));
         assert!(points.is_sorted_by(|a, b| a < b), "not in order: {found:?}");
         for it in &found {

@@ -4,6 +4,7 @@
 use super::*;
 use crate::hash::KeyHasher;
 use crate::message::transaction::{Conflict, Decide, Decision, Front, answer};
+use crate::types::Lifetime;
 
 /// Returns a client with a lease that knows the table's two tablets, at `fast:m` and `fast:n`, and
 /// a key of each.
@@ -69,6 +70,15 @@ impl Script {
         commit
     }
 
+    /// Takes the reply to the commit of the transaction, which ends it for the program.
+    fn committed(&mut self, op: Op, commit: &Call) {
+        let done = self.reply(commit, answered(false, 5)).expect("an end");
+        assert_eq!(done.op, op);
+        let Ok(Answer::Committed(versions)) = done.outcome else { panic!("{done:?}") };
+        assert_eq!(versions, [Version(5), Version(7)]);
+        assert_eq!((self.client.in_progress(), self.client.is_deciding()), (0, true));
+    }
+
     /// Returns the decision in the next call, which goes to this server.
     fn decision(&mut self, to: &str) -> (Call, Decision) {
         let call = self.call();
@@ -85,7 +95,8 @@ fn a_transaction_on_two_servers_takes_its_phases() {
     let (mut s, keys) = two_servers();
     let (op, prepare) = start(&mut s, &keys);
     let commit = s.commit(&prepare);
-    assert!(s.reply(&commit, answered(false, 5)).is_none());
+    let room = s.client.rifl.room();
+    s.committed(op, &commit);
     let (decide, decision) = s.decision("fast:n");
     assert_eq!(decision, Decision::Commit);
     // It is repeated until it is known, whatever refuses it.
@@ -93,11 +104,82 @@ fn a_transaction_on_two_servers_takes_its_phases() {
     s.tick();
     let (decide, decision) = s.decision("fast:n");
     assert_eq!(decision, Decision::Commit);
-    let done = s.reply(&decide, data::head(Status::Ok).to_vec()).unwrap();
-    assert_eq!(done.op, op);
-    let Ok(Answer::Committed(versions)) = done.outcome else { panic!("{done:?}") };
-    assert_eq!(versions, [Version(5), Version(7)]);
+    // A number is used again only when no master can need it.
+    assert_eq!(s.client.rifl.room(), room);
+    assert!(s.reply(&decide, data::head(Status::Ok).to_vec()).is_none());
+    assert_eq!((s.client.rifl.room(), s.client.is_deciding()), (room + 2, false));
     assert_eq!(s.decision("fast:m").1, Decision::Finish);
+}
+
+/// A decision that reaches no master is given up after a while, and its numbers count no longer:
+/// the masters ask for it.
+#[test]
+fn a_decision_is_given_up_some_time_after_the_end_of_the_transaction() {
+    let (mut s, keys) = two_servers();
+    let (op, prepare) = start(&mut s, &keys);
+    let commit = s.commit(&prepare);
+    let room = s.client.rifl.room();
+    s.committed(op, &commit);
+    assert!(!s.client.cancel(op));
+    let mut tries = 0;
+    while s.client.is_deciding() {
+        for call in s.calls() {
+            if opcode(&call.request) == Ok(Opcode::GetTablets) {
+                assert!(s.reply(&call, s.map.clone()).is_none());
+            } else {
+                tries += 1;
+                assert!(s.respond(&call, Err(RpcError::MaybeExecuted)).is_none());
+            }
+        }
+        if s.client.is_deciding() && !s.client.has_output() {
+            s.tick();
+        }
+    }
+    assert!(tries > 1);
+    assert_eq!((s.client.rifl.room(), s.calls().len()), (room + 2, 0));
+}
+
+/// A transaction of one object is one write or one removal, whose reply waits until it is durable.
+#[test]
+fn a_transaction_of_one_object_is_one_operation() {
+    let (mut s, keys) = two_servers();
+    let mut ask = |change, reply: Vec<u8>| {
+        let part = TransactionPart { table: T, key: &keys[0], rules: NO_RULES, change };
+        let op = s.client.transact(&[part], Instant::NEVER);
+        let call = s.call();
+        let done = s.reply(&call, reply).expect("an end");
+        assert_eq!((done.op, s.client.in_progress()), (op, 0));
+        (call.request, done.outcome)
+    };
+    let value = [7; 5000];
+    let lifetime = Some(Lifetime(3));
+    for (change, of) in [
+        (Change::Write(b"v", None), Opcode::Write),
+        (Change::Write(&value, None), Opcode::Write),
+        (Change::Write(b"v", lifetime), Opcode::WriteExpiring),
+        (Change::Remove, Opcode::Remove),
+    ] {
+        let (request, outcome) = ask(change, ok(5, b""));
+        assert_eq!((opcode(&request), request[5]), (Ok(of), 1));
+        let Ok(Answer::Committed(versions)) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(versions, [Version(5)]);
+    }
+    for (why, version) in
+        [(Status::ObjectExists, 4), (Status::ObjectDoesntExist, 0), (Status::WrongVersion, 4)]
+    {
+        let refusal = data::result_head(why, Version(version)).to_vec();
+        let conflict = Error::Conflict { part: 0, why, version: Version(version) };
+        assert_eq!(ask(Change::Remove, refusal).1.unwrap_err(), conflict);
+    }
+    let too_long = TransactionPart {
+        table: T,
+        key: &keys[0],
+        rules: NO_RULES,
+        change: Change::Write(b"v", Some(Lifetime(u64::MAX))),
+    };
+    s.client.transact(&[too_long], Instant::NEVER);
+    let refused = s.event().outcome.unwrap_err();
+    assert_eq!(refused, Error::LifetimeTooLong(Lifetime(u64::MAX)));
 }
 
 #[test]
@@ -153,9 +235,9 @@ fn what_may_be_committed_is_not_given_up() {
 #[test]
 fn a_commit_that_one_master_may_not_know_of_is_not_finished() {
     let (mut s, keys) = two_servers();
-    let (_, prepare) = start(&mut s, &keys);
+    let (op, prepare) = start(&mut s, &keys);
     let commit = s.commit(&prepare);
-    assert!(s.reply(&commit, answered(false, 5)).is_none());
+    s.committed(op, &commit);
     let (decide, _) = s.decision("fast:n");
     assert!(s.reply(&decide, data::head(Status::UnknownTablet).to_vec()).is_none());
     // The tablet has another server, which this client cannot reach.
@@ -163,33 +245,28 @@ fn a_commit_that_one_master_may_not_know_of_is_not_finished() {
     let map = tablets(&[("fast:m", TabletState::Normal), ("rdma:x", TabletState::Normal)]);
     assert!(s.reply(&ask, map).is_none());
     s.tick();
-    assert_eq!(s.calls().len(), 0);
-    assert!(matches!(s.event().outcome, Ok(Answer::Committed(_))));
+    assert_eq!((s.calls().len(), s.client.is_deciding()), (0, false));
 }
 
-/// After a commit, the end of a table is no error: what was to be changed there is gone.
+/// After a commit, the end of a table ends the decision: what was to be changed there is gone.
 #[test]
 fn a_decision_outlives_its_tables() {
     let (mut s, keys) = two_servers();
     let (op, prepare) = start(&mut s, &keys);
     let commit = s.commit(&prepare);
-    assert!(s.reply(&commit, answered(false, 5)).is_none());
+    s.committed(op, &commit);
     let (decide, _) = s.decision("fast:n");
     assert!(s.reply(&decide, data::head(Status::UnknownTablet).to_vec()).is_none());
-    let mut done = None;
     for _ in 0..20 {
         for call in s.calls() {
             if opcode(&call.request) == Ok(Opcode::GetTablets) {
                 let gone = failure(Status::TableDoesntExist, "it is dropped");
-                done = done.or_else(|| s.reply(&call, gone));
+                assert!(s.reply(&call, gone).is_none());
             }
         }
-        done = done.or_else(|| s.client.event());
-        if done.is_none() {
+        if s.client.is_deciding() {
             s.tick();
         }
     }
-    let done = done.expect("an end");
-    assert_eq!(done.op, op);
-    assert!(matches!(done.outcome, Ok(Answer::Committed(_))), "{done:?}");
+    assert!(!s.client.is_deciding() && s.client.event().is_none());
 }

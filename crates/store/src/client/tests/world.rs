@@ -204,7 +204,7 @@ impl World {
     /// Sends a master's request to the coordinator; `None` if the reply would take time.
     fn ask(&mut self, request: Vec<u8>) -> Option<Vec<u8>> {
         self.asks += 1;
-        let caller = Caller { transport: 0, rpc: ServerRpc(self.asks) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(self.asks), at: Instant::ZERO };
         let reply = crate::testing::request(
             &mut self.coordinator,
             self.now,
@@ -297,7 +297,7 @@ impl World {
                 if let Some(answer) = answer {
                     self.asked.insert(asked, answer);
                 }
-                let caller = Caller { transport: 0, rpc: ServerRpc(asked) };
+                let caller = Caller { transport: 0, rpc: ServerRpc(asked), at: Instant::ZERO };
                 let payload = Payload::Owned(request);
                 if let Some(message) = crate::testing::request(
                     &mut self.coordinator,

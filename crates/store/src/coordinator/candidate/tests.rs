@@ -32,7 +32,7 @@ impl Rig {
     /// Sends a request. Returns the reply unless it follows later.
     fn ask(&mut self, request: &[u8]) -> Option<Vec<u8>> {
         self.asked += 1;
-        let caller = Caller { transport: 0, rpc: ServerRpc(self.asked) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(self.asked), at: Instant::ZERO };
         let payload = Payload::Borrowed(request);
         let never = Instant::NEVER;
         testing::request(&mut self.candidate, self.now, caller, payload, never)

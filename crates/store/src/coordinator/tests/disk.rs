@@ -161,7 +161,7 @@ fn what_the_disk_has_not_been_handed_is_given_up_too() {
     let lease = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();
     w.disk_stalls = true;
     let first = w.ask(lease.clone());
-    let second = Caller { transport: 0, rpc: ServerRpc(first + 1) };
+    let second = Caller { transport: 0, rpc: ServerRpc(first + 1), at: Instant::ZERO };
     let reply = crate::testing::request(
         &mut w.coordinator,
         w.now,

@@ -1,7 +1,7 @@
 //! The terms that the sources of a recovery share.
 
-/// The most bytes that one tick replays.
-pub(super) const TICK_BYTES: usize = 256 << 10;
+/// The most bytes that one tick replays. Clients of this server's other tablets wait meanwhile.
+pub(super) const TICK_BYTES: usize = 64 << 10;
 
 /// The first of this master's links to servers that it reads from. Those below are for the
 /// replicas of its own log.

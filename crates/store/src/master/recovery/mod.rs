@@ -332,7 +332,7 @@ impl Recovery {
         };
         match (asked, &mut current.feed) {
             (Asked::Bytes(asked), Feed::Crashed(log)) => log.take(now, asked, &result),
-            (Asked::Page(asked), Feed::Owner(owner)) => owner.take(now, asked, &result),
+            (Asked::Page(asked), Feed::Owner(owner)) => owner.take(now, asked, result),
             (Asked::Bytes(_) | Asked::Page(_), _) => {}
             (Asked::Report, _) => {
                 let Stage::Reporting(ending, _) = current.stage else { return };

@@ -155,17 +155,17 @@ impl Pulling {
         &mut self,
         now: Instant,
         Asked(page): Asked,
-        result: &Result<Payload<'_>, RpcError>,
+        result: Result<Payload<'_>, RpcError>,
     ) {
         self.in_progress -= 1;
-        let reply = result.as_ref().map_err(|_| Status::Retry);
-        match reply.and_then(|reply| Ok((Page::parse(reply)?.progress, reply))) {
+        let reply = result.map_err(|_| Status::Retry);
+        match reply.and_then(|reply| Ok((Page::parse(&reply)?.progress, reply))) {
             // What comes behind a failure is not in order.
             Ok(_) if self.goes_back => {}
             Ok((progress, reply)) => {
                 self.failing_since = None;
                 self.close |= progress == Progress::Near;
-                self.received.insert(page, reply.to_vec());
+                self.received.insert(page, reply.into_vec());
                 self.window = (self.window + 1).min(MOST_AHEAD);
             }
             Err(Status::Retry | Status::NotServing)

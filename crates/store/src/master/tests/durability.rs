@@ -356,6 +356,24 @@ fn mixed() -> Rig {
     rig
 }
 
+/// A transaction of one object is such a write.
+#[test]
+fn a_change_of_an_asynchronous_table_waits_if_it_asks_for_that() {
+    let mut rig = mixed();
+    let target = Target { table: HASTY, durable: true, ..TARGET };
+    let write = |rpc| {
+        Write { target, once: once(1, rpc, 0), key: b"k", value: b"v", lifetime: None }.emit()
+    };
+    let waiting = rig.send(&write(1)).unwrap_err();
+    assert_eq!(rig.send(&write(1)), Ok(head(Status::Retry).to_vec()), "a repetition");
+    assert!(rig.send(&hasty(2, 1)).is_ok());
+    let tail = rig.master.memory().log.tail();
+    rig.master.durable(tail);
+    rig.pump();
+    assert_eq!(mutation_reply(&rig.replies[&waiting]), Ok(Version(1)));
+    assert_eq!(mutation_reply(&rig.ask(write(1))), Ok(Version(1)));
+}
+
 #[test]
 fn changes_of_an_asynchronous_table_do_not_wait_and_those_of_others_do() {
     let mut rig = mixed();

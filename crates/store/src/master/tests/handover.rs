@@ -1,7 +1,7 @@
 //! Tests of a master that another one takes a tablet over from.
 
 use super::*;
-use crate::message::migration::{Fate, FindTablet, Found, Page, PullTablet};
+use crate::message::migration::{Fate, FindTablet, Found, MOST_AHEAD, Page, PullTablet};
 
 /// The first migration that a coordinator of the test's term has ordered.
 const FIRST: u64 = TERM << 32 | 1;
@@ -9,7 +9,8 @@ const FIRST: u64 = TERM << 32 | 1;
 const HALF: (u64, u64) = (0, u64::MAX / 2);
 
 impl Rig {
-    fn pull(&mut self, migration: u64, page: u64, close: bool) -> Result<(), Status> {
+    /// Asks for a page. Returns the reply, or the number of the request if it waits.
+    fn ask_for(&mut self, migration: u64, page: u64, close: bool) -> Result<Vec<u8>, u64> {
         let (first, last) = HALF;
         let pull = PullTablet {
             cluster: CLUSTER,
@@ -23,7 +24,19 @@ impl Rig {
             from: page,
             close,
         };
-        Page::parse(&self.ask(pull.emit())).map(|_| ())
+        self.send(&pull.emit())
+    }
+
+    /// Returns the reply to a request for a page, if there is one.
+    fn page(&mut self, number: u64) -> Option<Result<(), Status>> {
+        let reply = self.replies.remove(&number)?;
+        Some(Page::parse(&reply).map(|_| ()))
+    }
+
+    fn pull(&mut self, migration: u64, page: u64, close: bool) -> Result<(), Status> {
+        let number = self.ask_for(migration, page, close).expect_err("a page waits for a tick");
+        self.pass(0);
+        self.page(number).expect("a tick makes the page")
     }
 
     /// Returns the status of a read of a key in the half that leaves.
@@ -97,5 +110,22 @@ fn a_late_answer_is_not_taken_for_another_migration() {
         rig.late(&question, fate);
         assert_eq!(rig.leaving(), CLOSED);
         assert_eq!(rig.pull(FIRST + 1, 2, true), Ok(()), "it goes on");
+    }
+}
+
+/// One page after the other, so that the requests of clients that arrive meanwhile do not wait for
+/// all of them.
+#[test]
+fn a_tick_makes_one_page() {
+    let mut rig = Rig::small();
+    let mut ask = |page| rig.ask_for(FIRST, page, false);
+    let pages: Vec<_> = (1..=MOST_AHEAD).map(|page| ask(page).expect_err("it waits")).collect();
+    let refused = ask(MOST_AHEAD + 1).expect("more than a target asks for");
+    assert_eq!(Page::parse(&refused), Err(Status::Retry));
+    for &number in &pages {
+        assert_eq!(rig.page(number), None);
+        assert_eq!(rig.leaving(), SERVED);
+        rig.pass(0);
+        assert_eq!(rig.page(number), Some(Ok(())));
     }
 }

@@ -198,7 +198,7 @@ fn a_read_without_room_for_its_value_is_refused_alone() {
     let mut kept = Vec::new();
     for _ in 0..100_000 {
         let mut message = Message::default();
-        let caller = Caller { transport: 0, rpc: ServerRpc(0) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(0), at: Instant::ZERO };
         let payload = read(b"k");
         let payload = Payload::Borrowed(&payload);
         rig.master.request(rig.now, caller, payload, Instant::NEVER, &mut message);

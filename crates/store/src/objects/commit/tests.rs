@@ -93,6 +93,7 @@ fn no_write_to_a_replica_ends_within_a_group() {
         rules: RejectRules::default(),
         once: Once { lease, rpc, ack: 0 },
         planned: Planned::Write(&[1; 50], WallTime::NEVER),
+        before: None,
     });
     let items: Vec<_> = items.collect();
     memory.commit(&items[..1], Participants::default()).unwrap();
@@ -130,13 +131,12 @@ fn a_full_memory_prepares_removals() {
     let first = Participant { table: TABLE, hash: KeyHash(1), rpc: 1 };
     let value = [1; 1000];
     let keys: Vec<[u8; 4]> = (0..2000_u32).map(u32::to_be_bytes).collect();
-    let item = |memory: &Memory, n: usize, planned| Item {
-        table: TABLE,
-        hash: memory.tablets.hash(TABLE, &keys[n]).unwrap(),
-        key: &keys[n],
-        rules: RejectRules::default(),
-        once: Once { lease, rpc: n as u64 + 1, ack: n as u64 },
-        planned,
+    let item = |memory: &Memory, n: usize, planned| {
+        let hash = memory.tablets.hash(TABLE, &keys[n]).unwrap();
+        let once = Once { lease, rpc: n as u64 + 1, ack: n as u64 };
+        let before = memory.before(TABLE, hash, &keys[n]);
+        let (key, rules) = (&keys[n][..], RejectRules::default());
+        Item { table: TABLE, hash, key, rules, once, planned, before }
     };
     let mut n = 0;
     let full = loop {

@@ -6,6 +6,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use super::survivors::Ends;
 use crate::objects::entry::DIGESTED;
 use crate::objects::segment::{Position, SegmentId, Span};
 
@@ -24,9 +25,9 @@ pub(super) struct Replicated {
     pub(super) named: BTreeMap<SegmentId, u32>,
     /// The survivors that the digest does not name with their final lengths.
     pub(super) survivors: BTreeMap<SegmentId, Survivor>,
-    /// The cleaned segments that the digest names, and the position in the survivors behind the
-    /// last entry that was moved out of each.
-    pub(super) leaving: VecDeque<(SegmentId, Position)>,
+    /// The cleaned segments that the digest names, and the ends of the survivors behind the last
+    /// entry that was moved out of each.
+    pub(super) leaving: VecDeque<(SegmentId, Ends)>,
     /// The segments that the digest no longer names, and the end of the entry that says so.
     pub(super) left: VecDeque<(SegmentId, Position)>,
     /// The segments of `leaving` and `left`.
@@ -35,8 +36,8 @@ pub(super) struct Replicated {
     pub(super) opened: VecDeque<Opened>,
     /// The segments that no durable digest names, for `Log::take_freed`.
     pub(super) freed: VecDeque<SegmentId>,
-    /// The position in the survivors up to which the next digest has to name them.
-    pub(super) adopting: Option<Position>,
+    /// The ends up to which the next digest has to name the survivors.
+    pub(super) adopting: Option<Ends>,
     /// The end of the entry that did so.
     pub(super) adopted: Option<Position>,
 }
@@ -62,6 +63,16 @@ pub struct Opened {
     pub front: u32,
 }
 
+/// Returns the last segment of these ends.
+fn last(ends: &Ends) -> SegmentId {
+    ends.iter().map(|end| end.segment).max().unwrap_or_default()
+}
+
+/// Returns the later ends of two, each of which were those of the open survivors at some time.
+fn later(a: Ends, b: Ends) -> Ends {
+    core::array::from_fn(|kind| a[kind].max(b[kind]))
+}
+
 impl Replicated {
     /// Returns the most segments of a log with replicas, so that its digest fits into a segment.
     pub(super) fn most_segments(segment_bytes: u32) -> u32 {
@@ -78,45 +89,50 @@ impl Replicated {
         }
     }
 
-    /// Returns a position that all replicas have once they have all of the survivors that are not
+    /// Returns ends that all replicas have once they have all of the survivors that are not
     /// settled, of which none is open.
-    pub(super) fn survivors_end(&self) -> Position {
-        let last = self.survivors.last_key_value();
-        last.map_or_else(Position::default, |(&segment, _)| Position { segment, offset: u32::MAX })
+    pub(super) fn survivors_end(&self) -> Ends {
+        let mut ends = Ends::default();
+        if let Some((&segment, _)) = self.survivors.last_key_value() {
+            ends[0] = Position { segment, offset: u32::MAX };
+        }
+        ends
     }
 
-    /// Returns true if all replicas have the entries up to `position`, which is in a survivor.
-    pub(super) fn has_survived(&self, position: Position) -> bool {
-        let unsettled = self.survivors.range(..=position.segment);
-        unsettled.into_iter().all(|(&id, survivor)| {
-            survivor.whole.is_some()
-                || (id == position.segment && survivor.durable >= position.offset)
+    /// Returns true if all replicas have what was in the survivors when these were the ends of
+    /// those that were open.
+    pub(super) fn has_survived(&self, ends: &Ends) -> bool {
+        self.survivors.range(..=last(ends)).all(|(&id, survivor)| {
+            let is_there = |end: &Position| end.segment == id && survivor.durable >= end.offset;
+            survivor.whole.is_some() || ends.iter().any(is_there)
         })
     }
 
-    /// Returns the position of [`Self::adopting`] if all replicas have the entries up to it.
-    pub(super) fn adoptable(&self) -> Option<Position> {
-        self.adopting.filter(|&end| self.has_survived(end))
+    /// Returns the ends of [`Self::adopting`] if all replicas have the entries up to them.
+    pub(super) fn adoptable(&self) -> Option<Ends> {
+        self.adopting.filter(|ends| self.has_survived(ends))
     }
 
     /// Takes segments that may leave the digest, at most `most`, and names the survivors that have
     /// their entries, and those of a recovery. Returns the segments by which the digest changes.
     pub(super) fn change(&mut self, most: usize) -> Vec<(SegmentId, u32)> {
         let mut changed = Vec::new();
-        let mut survived = Position::default();
+        let mut survived = Ends::default();
         let mut gone = Vec::new();
         while gone.len() < most
-            && let Some(&(id, position)) = self.leaving.front()
-            && self.has_survived(position)
+            && let Some(&(id, ends)) = self.leaving.front()
+            && self.has_survived(&ends)
         {
             self.leaving.pop_front();
-            survived = survived.max(position);
+            survived = later(survived, ends);
             gone.push(id);
         }
-        survived = survived.max(self.adoptable().unwrap_or_default());
-        let named = self.survivors.range(..=survived.segment);
-        let named: Vec<_> =
-            named.map(|(&id, s)| (id, s.whole.unwrap_or(survived.offset), s.whole)).collect();
+        survived = later(survived, self.adoptable().unwrap_or_default());
+        let named = self.survivors.range(..=last(&survived)).filter_map(|(&id, survivor)| {
+            let end = survived.iter().find(|end| end.segment == id).map(|end| end.offset);
+            Some((id, survivor.whole.or(end)?, survivor.whole))
+        });
+        let named: Vec<_> = named.collect();
         for (id, len, whole) in named {
             if self.named.insert(id, len) != Some(len) {
                 changed.push((id, len));

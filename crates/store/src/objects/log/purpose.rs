@@ -16,7 +16,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Returns true if the append goes to the survivor segment, outside the order of the log.
+    /// Returns true if the append goes to a survivor segment, outside the order of the log.
     pub(super) fn is_aside(self) -> bool {
         matches!(self, Self::Survive | Self::Recover)
     }

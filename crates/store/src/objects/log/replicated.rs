@@ -20,6 +20,7 @@
 //! before, and without replicas most entries die before the cleaner moves them.
 
 use super::digests::{DIGEST_HEAD, NAMED, Opened, Survivor};
+use super::survivors::Ends;
 use super::{Full, Log, Purpose, SURVIVORS};
 use crate::objects::entry::{self, DIGESTED, Head};
 use crate::objects::segment::{Location, Position, Segment, SegmentId, State};
@@ -61,19 +62,21 @@ impl Log {
 
     /// Records that the cleaner has moved what was live in the segment `id`, whose memory is free.
     pub(super) fn freed(&mut self, id: SegmentId) {
-        let open = self.survivor.map(|_| self.survivor_end());
+        let open = self.survivor_ends();
         if let Some(replicated) = &mut self.replicated {
-            // A recovery may have closed the survivor that has entries of the segment.
-            let end = open.unwrap_or_else(|| replicated.survivors_end());
+            // A recovery may have closed the survivors that have entries of the segment. A survivor
+            // that was closed alone is older than the open one in its place.
+            let is_open = open != Ends::default();
+            let ends = if is_open { open } else { replicated.survivors_end() };
             replicated.lingering.insert(id);
-            replicated.leaving.push_back((id, end));
+            replicated.leaving.push_back((id, ends));
         }
     }
 
     /// Appends a change of the digest if cleaned segments can leave it. Returns true if it did.
     pub fn change_digest(&mut self) -> bool {
         let Some(replicated) = &self.replicated else { return false };
-        let can = |&(_, position): &(SegmentId, Position)| replicated.has_survived(position);
+        let can = |(_, ends): &(SegmentId, Ends)| replicated.has_survived(ends);
         if !replicated.leaving.front().is_some_and(can) && replicated.adoptable().is_none() {
             return false;
         }

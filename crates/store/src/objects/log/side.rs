@@ -5,10 +5,10 @@
 //! server loses them, and the recovery starts again elsewhere.
 
 use super::{Full, Log, Purpose, REMOVALS, SURVIVORS};
-use crate::objects::segment::{Position, SegmentId, State};
+use crate::objects::segment::{Position, SegmentId};
 
 impl Log {
-    /// Closes the head and the survivor segment, so that all later entries are in later segments.
+    /// Closes the head and the survivor segments, so that all later entries are in later segments.
     /// Returns the id of the last segment before.
     ///
     /// # Errors
@@ -17,12 +17,7 @@ impl Log {
         if self.available() <= SURVIVORS + REMOVALS || self.last_id.0 == u32::MAX {
             return Err(Full::NoSegment);
         }
-        if let Some(slot) = self.survivor.take() {
-            let segment = &mut self.slots[slot as usize];
-            (segment.state, segment.closed_early) = (State::Closed, true);
-            // All replicas may have had all of it before it was closed.
-            self.set_replicated(slot, 0);
-        }
+        self.close_survivors();
         let last = self.last_id;
         self.close_head();
         self.advance(0, usize::MAX, Purpose::Write)?;
@@ -49,9 +44,9 @@ impl Log {
     /// Lets the next change of the digest name all survivor segments up to their present end, once
     /// all replicas have that.
     pub fn end_side(&mut self) {
-        let end = self.survivor_end();
+        let ends = self.survivor_ends();
         if let Some(replicated) = &mut self.replicated {
-            (replicated.adopting, replicated.adopted) = (Some(end), None);
+            (replicated.adopting, replicated.adopted) = (Some(ends), None);
         }
     }
 
@@ -60,14 +55,5 @@ impl Log {
     pub fn is_side_durable(&self) -> bool {
         let adopted = |end: Position| end <= self.durable;
         self.replicated.as_ref().is_none_or(|replicated| replicated.adopted.is_some_and(adopted))
-    }
-
-    /// Returns the position behind the last entry in the survivor segment, the default if none is
-    /// open.
-    pub(super) fn survivor_end(&self) -> Position {
-        self.survivor.map_or_else(Position::default, |slot| {
-            let segment = &self.slots[slot as usize];
-            Position { segment: segment.id, offset: segment.written }
-        })
     }
 }

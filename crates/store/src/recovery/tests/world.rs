@@ -131,6 +131,7 @@ impl World {
     fn new(seed: u64, segments: u64) -> Self {
         let mut log = Log::new(segments * u64::from(SEGMENT), SEGMENT, crc32c, true);
         log.set_server(CLUSTER, MASTER);
+        log.sort_from(12);
         let mut memory = Memory::new(log);
         let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
         memory.tablets.take(all, HashKey([1; 16]), TableDurability::Cluster).unwrap();
@@ -161,7 +162,7 @@ impl World {
         let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
         let Memory { results, log, .. } = &mut self.memory;
         _ = results.check(Instant::ZERO, once, |at| log.dead_record(at));
-        let target = Target { cluster: 0, table: TABLE, rules };
+        let target = Target { table: TABLE, rules, ..Target::default() };
         let hash = self.memory.tablets.locate(TABLE, key).unwrap();
         let mutation = Mutation { target, once, key, hash, change, wall: WallTime(0) };
         for _ in 0..100 {
@@ -489,7 +490,7 @@ fn the_cleaner_goes_on_when_the_backups_have_caught_up() {
     for seed in 0..8 {
         let mut world = World::new(seed, 10);
         let mut refused = 0;
-        let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
+        let target = Target { table: TABLE, ..Target::default() };
         while refused < 3 {
             world.rpc += 1;
             let once = Once { lease: LEASE, rpc: world.rpc, ack: world.rpc - 1 };

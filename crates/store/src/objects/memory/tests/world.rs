@@ -45,7 +45,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(segments: u64, segment_bytes: u32) -> Self {
-        let log = Log::new(segments * u64::from(segment_bytes), segment_bytes, crc32c, false);
+        let mut log = Log::new(segments * u64::from(segment_bytes), segment_bytes, crc32c, false);
+        log.sort_from(12);
         let mut memory = Memory::new(log);
         let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
         memory.tablets.take(all, HashKey([1; 16]), TableDurability::Cluster).unwrap();
@@ -77,7 +78,7 @@ impl World {
             results.check(Instant::ZERO, once, |at| log.dead_record(at))
         };
         assert_eq!(verdict, Verdict::New);
-        let target = Target { cluster: 0, table: TABLE, rules };
+        let target = Target { table: TABLE, rules, ..Target::default() };
         let hash = self.memory.tablets.locate(TABLE, key).unwrap();
         let mutation = Mutation { target, once, key, hash, change, wall: self.wall };
         let mut hope = true;
@@ -122,7 +123,7 @@ impl World {
         let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
         let Memory { results, log, .. } = &mut self.memory;
         results.check(Instant::ZERO, once, |at| log.dead_record(at));
-        let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
+        let target = Target { table: TABLE, ..Target::default() };
         let hash = self.memory.tablets.locate(TABLE, key).unwrap();
         self.memory.mutate(&Mutation { target, once, key, hash, change, wall: self.wall })
     }

@@ -29,32 +29,32 @@ const MOST: usize = u16::MAX as usize;
 
 /// A place in the order of an index: an index key, then the key of an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(super) struct Point<'a> {
-    pub(super) key: &'a [u8],
-    pub(super) object: &'a [u8],
+pub(crate) struct Point<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) object: &'a [u8],
 }
 
 impl<'a> Point<'a> {
     /// The first of all points.
-    pub(super) const FIRST: Self = Self { key: &[], object: &[] };
+    pub(crate) const FIRST: Self = Self { key: &[], object: &[] };
 
-    fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         POINT + self.key.len() + self.object.len()
     }
 
     /// Returns the number of bytes by which a leaf grows with an entry at the point.
-    pub(super) fn entry_len(self) -> usize {
+    pub(crate) fn entry_len(self) -> usize {
         OFFSET + self.len()
     }
 
-    fn emit(self, out: &mut Vec<u8>) {
+    pub(crate) fn emit(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.key.len() as u16).to_be_bytes());
         out.extend_from_slice(&(self.object.len() as u32).to_be_bytes());
         out.extend_from_slice(self.key);
         out.extend_from_slice(self.object);
     }
 
-    fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (key, rest) = bytes.split_first_chunk()?;
         let (object, rest) = rest.split_first_chunk()?;
         let (key, rest) = rest.split_at_checked(u16::from_be_bytes(*key).into())?;
@@ -62,63 +62,117 @@ impl<'a> Point<'a> {
         Some(Self { key, object })
     }
 
-    pub(super) fn to_owned(self) -> OwnedPoint {
+    pub(crate) fn to_owned(self) -> OwnedPoint {
         OwnedPoint { key: self.key.to_vec(), object: self.object.to_vec() }
     }
 }
 
 /// A [`Point`] with keys of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct OwnedPoint {
-    pub(super) key: Vec<u8>,
-    pub(super) object: Vec<u8>,
+pub(crate) struct OwnedPoint {
+    pub(crate) key: Vec<u8>,
+    pub(crate) object: Vec<u8>,
 }
 
 impl OwnedPoint {
-    pub(super) fn point(&self) -> Point<'_> {
+    pub(crate) fn point(&self) -> Point<'_> {
         Point { key: &self.key, object: &self.object }
     }
 
     /// Returns the first point behind this one.
-    pub(super) fn next(mut self) -> Self {
+    pub(crate) fn next(mut self) -> Self {
         self.object.push(0);
         self
     }
 
     /// Returns the first point with an index key behind this one.
-    pub(super) fn behind(mut key: Vec<u8>) -> Self {
+    pub(crate) fn behind(mut key: Vec<u8>) -> Self {
         key.push(0);
         Self { key, object: Vec::new() }
     }
 }
 
+/// The place in the order of an index that a way from the root leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Goal<'a> {
+    /// The node that has this point.
+    At(Point<'a>),
+    /// The node that has the last points before this one. `None`: the last node.
+    Before(Option<Point<'a>>),
+}
+
+impl Goal<'_> {
+    /// Returns true if a node has the goal.
+    pub(crate) fn is_in(self, node: &Node<'_>) -> bool {
+        match self {
+            Self::At(point) => node.contains(point),
+            Self::Before(None) => node.end.is_none(),
+            Self::Before(Some(point)) => {
+                node.start < point && node.end.is_none_or(|end| point <= end)
+            }
+        }
+    }
+
+    /// Returns the place of the child that has the goal, in a node above the leaves that has it.
+    pub(crate) fn child_in(self, node: &Node<'_>) -> usize {
+        match self {
+            Self::At(point) => node.child_of(point),
+            Self::Before(None) => node.len().saturating_sub(1),
+            Self::Before(Some(point)) => node.before(point).saturating_sub(1),
+        }
+    }
+}
+
 /// An entry of a node: its point, and its child if the node is above the leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Entry<'a> {
-    pub(super) point: Point<'a>,
-    pub(super) child: u64,
+pub(crate) struct Entry<'a> {
+    pub(crate) point: Point<'a>,
+    pub(crate) child: u64,
 }
 
 impl<'a> Entry<'a> {
-    pub(super) fn leaf(point: Point<'a>) -> Self {
+    pub(crate) fn leaf(point: Point<'a>) -> Self {
         Self { point, child: 0 }
     }
+
+    /// Returns the number of bytes of the entry in a node of this level, without its offset.
+    fn len(self, level: u8) -> usize {
+        self.point.len() + if level > 0 { CHILD } else { 0 }
+    }
+
+    fn emit(self, level: u8, out: &mut Vec<u8>) {
+        if level > 0 {
+            out.extend_from_slice(&self.child.to_be_bytes());
+        }
+        self.point.emit(out);
+    }
+}
+
+/// A change of a node at one place: an entry comes, goes, or takes the place of another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Splice<'a> {
+    /// The number of entries before the change.
+    pub(crate) at: usize,
+    /// True if the entry there goes.
+    pub(crate) replaces: bool,
+    /// The entry that comes.
+    pub(crate) entry: Option<Entry<'a>>,
 }
 
 /// A node that was parsed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node<'a> {
+pub(crate) struct Node<'a> {
     bytes: &'a [u8],
     count: usize,
-    pub(super) level: u8,
-    pub(super) start: Point<'a>,
+    pub(crate) level: u8,
+    pub(crate) start: Point<'a>,
     /// The first point behind the node. `None`: the node is the last one of its level.
-    pub(super) end: Option<Point<'a>>,
+    pub(crate) end: Option<Point<'a>>,
 }
 
 impl<'a> Node<'a> {
     /// Parses a node. `None` means that it is malformed.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let node = Self::known(bytes)?;
         let (count, level) = (node.count, node.level);
         let ranged = node.start.len() + node.end.map_or(0, Point::len);
@@ -135,7 +189,7 @@ impl<'a> Node<'a> {
 
     /// Returns the node of bytes that were parsed before, and reads only the parts before the
     /// entries. Of other bytes, the entries may be any. `None` means that it is malformed.
-    pub(super) fn known(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn known(bytes: &'a [u8]) -> Option<Self> {
         let &[level, has_end, a, b] = bytes.first_chunk()?;
         let count = usize::from(u16::from_be_bytes([a, b]));
         let start = Point::parse(bytes.get(HEAD + count * OFFSET..)?)?;
@@ -149,7 +203,7 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the number of entries.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 
@@ -158,8 +212,13 @@ impl<'a> Node<'a> {
         bytes.map_or(usize::MAX, |bytes| u32::from_be_bytes(*bytes) as usize)
     }
 
+    /// Returns the offset of entry `i`, or of the end behind the last one.
+    fn place(&self, i: usize) -> usize {
+        if i < self.count { self.offset(i) } else { self.bytes.len() }
+    }
+
     /// Returns entry `i`, which the node has.
-    pub(super) fn entry(&self, i: usize) -> Entry<'a> {
+    pub(crate) fn entry(&self, i: usize) -> Entry<'a> {
         let mut bytes = self.bytes.get(self.offset(i)..).unwrap_or_default();
         let mut child = 0;
         if self.level > 0
@@ -171,17 +230,17 @@ impl<'a> Node<'a> {
     }
 
     /// Iterates over the entries.
-    pub(super) fn entries(self) -> impl Iterator<Item = Entry<'a>> {
+    pub(crate) fn entries(self) -> impl Iterator<Item = Entry<'a>> {
         (0..self.count).map(move |i| self.entry(i))
     }
 
     /// Returns true if the node has this point.
-    pub(super) fn contains(&self, point: Point<'_>) -> bool {
+    pub(crate) fn contains(&self, point: Point<'_>) -> bool {
         self.start <= point && self.end.is_none_or(|end| point < end)
     }
 
     /// Returns the number of entries before a point.
-    pub(super) fn before(&self, point: Point<'_>) -> usize {
+    pub(crate) fn before(&self, point: Point<'_>) -> usize {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low.midpoint(high);
@@ -195,36 +254,80 @@ impl<'a> Node<'a> {
     }
 
     /// Returns true if the leaf has an entry at a point.
-    pub(super) fn has(&self, point: Point<'_>) -> bool {
-        let at = self.before(point);
-        at < self.count && self.entry(at).point == point
+    pub(crate) fn has(&self, point: Point<'_>) -> bool {
+        self.search(point).1
     }
 
     /// Returns the place of the child that has a point of this node, which is above the leaves.
-    pub(super) fn child_of(&self, point: Point<'_>) -> usize {
-        let at = self.before(point);
-        let is_at = at < self.count && self.entry(at).point == point;
+    pub(crate) fn child_of(&self, point: Point<'_>) -> usize {
+        let (at, is_at) = self.search(point);
         if is_at { at } else { at.saturating_sub(1) }
     }
 
-    /// Returns the node with an entry more, in its place. An entry at the same point is replaced.
-    pub(super) fn with(&self, entry: Entry<'_>) -> Vec<u8> {
-        let at = self.before(entry.point);
-        let behind = at + usize::from(self.has(entry.point));
-        let before = (0..at).map(|i| self.entry(i));
-        let after = (behind..self.count).map(|i| self.entry(i));
-        emit(self.level, self.start, self.end, before.chain([entry]).chain(after))
+    /// Returns the number of entries before a point, and true if the next one is at the point.
+    pub(crate) fn search(&self, point: Point<'_>) -> (usize, bool) {
+        let at = self.before(point);
+        (at, at < self.count && self.entry(at).point == point)
     }
 
-    /// Returns the node without the entry at a point.
-    pub(super) fn without(&self, point: Point<'_>) -> Vec<u8> {
-        let rest = self.entries().filter(|entry| entry.point != point);
-        emit(self.level, self.start, self.end, rest)
+    /// Returns the node with an entry more, in its place. An entry at the same point is replaced.
+    /// `None` means that the node is malformed.
+    pub(crate) fn with(&self, entry: Entry<'_>) -> Option<Vec<u8>> {
+        let (at, replaces) = self.search(entry.point);
+        self.spliced(&[Splice { at, replaces, entry: Some(entry) }])
+    }
+
+    /// Returns the node without the entry at a point. `None` means that the node is malformed.
+    pub(crate) fn without(&self, point: Point<'_>) -> Option<Vec<u8>> {
+        let (at, replaces) = self.search(point);
+        self.spliced(&[Splice { at, replaces, entry: None }])
+    }
+
+    /// Returns the node with some changes, which are in the order of their places. The bytes
+    /// between them are copied as they are. `None` means that the node is malformed.
+    pub(crate) fn spliced(&self, splices: &[Splice<'_>]) -> Option<Vec<u8>> {
+        let added = || splices.iter().filter_map(|splice| splice.entry);
+        let removed = splices.iter().filter(|splice| splice.replaces).count();
+        let count = (self.count + added().count()).checked_sub(removed)?;
+        let grown: usize = added().map(|entry| OFFSET + entry.len(self.level)).sum();
+        let mut out = Vec::with_capacity(self.bytes.len() + grown);
+        out.extend_from_slice(self.bytes.get(..2)?);
+        out.extend_from_slice(&u16::try_from(count).ok()?.to_be_bytes());
+        let range = HEAD + self.count * OFFSET;
+        let mut at = HEAD + count * OFFSET + self.place(0).checked_sub(range)?;
+        // The entries before each change, then the rest.
+        let runs = || splices.iter().map(Some).chain([None]);
+        let mut from = 0;
+        for splice in runs() {
+            let (behind, base) = (splice.map_or(self.count, |it| it.at), self.place(from));
+            for i in from..behind {
+                let offset = at + self.place(i).checked_sub(base)?;
+                out.extend_from_slice(&(offset as u32).to_be_bytes());
+            }
+            at += self.place(behind).checked_sub(base)?;
+            let Some(splice) = splice else { break };
+            if let Some(entry) = splice.entry {
+                out.extend_from_slice(&(at as u32).to_be_bytes());
+                at += entry.len(self.level);
+            }
+            from = behind + usize::from(splice.replaces);
+        }
+        let mut begin = range;
+        for splice in runs() {
+            let behind = splice.map_or(self.count, |it| it.at);
+            out.extend_from_slice(self.bytes.get(begin..self.place(behind))?);
+            let Some(splice) = splice else { break };
+            if let Some(entry) = splice.entry {
+                entry.emit(self.level, &mut out);
+            }
+            begin = self.place(behind + usize::from(splice.replaces));
+        }
+        Some(out)
     }
 
     /// Returns the place of the first entry of the second half: the halves have about as many
     /// bytes, or the second has one entry if new points come behind all others.
-    pub(super) fn middle(&self, new: Point<'_>) -> usize {
+    pub(crate) fn middle(&self, new: Point<'_>) -> usize {
         let last = self.count.saturating_sub(1).max(1);
         if self.end.is_none() && self.count > 1 && self.entry(last).point < new {
             return last;
@@ -234,7 +337,7 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the entries from one place up to another one, as a node of the same level.
-    pub(super) fn part(
+    pub(crate) fn part(
         &self,
         places: core::ops::Range<usize>,
         start: Point<'_>,
@@ -245,7 +348,7 @@ impl<'a> Node<'a> {
 }
 
 /// Returns the bytes of a node.
-pub(super) fn emit<'e>(
+pub(crate) fn emit<'e>(
     level: u8,
     start: Point<'_>,
     end: Option<Point<'_>>,
@@ -258,19 +361,14 @@ pub(super) fn emit<'e>(
     let mut at = HEAD + entries.len() * OFFSET + ranged;
     for entry in &entries {
         out.extend_from_slice(&(at as u32).to_be_bytes());
-        at += entry.point.len() + if level > 0 { CHILD } else { 0 };
+        at += entry.len(level);
     }
     out.reserve(at - out.len());
     start.emit(&mut out);
     if let Some(end) = end {
         end.emit(&mut out);
     }
-    for entry in &entries {
-        if level > 0 {
-            out.extend_from_slice(&entry.child.to_be_bytes());
-        }
-        entry.point.emit(&mut out);
-    }
+    entries.iter().for_each(|entry| entry.emit(level, &mut out));
     out
 }
 
@@ -314,12 +412,44 @@ mod tests {
     fn entries_come_and_go_in_their_order() {
         let bytes = leaf(&[b"c", b"e"]);
         let node = Node::parse(&bytes).unwrap();
-        let with = node.with(Entry::leaf(point(b"d", b"o")));
+        let with = node.with(Entry::leaf(point(b"d", b"o"))).unwrap();
         assert_eq!(with, leaf(&[b"c", b"d", b"e"]));
         let again = Node::parse(&with).unwrap().with(Entry::leaf(point(b"d", b"o")));
-        assert_eq!(again, with);
-        assert_eq!(Node::parse(&with).unwrap().without(point(b"d", b"o")), bytes);
-        assert_eq!(Node::parse(&with).unwrap().without(point(b"d", b"")), with);
+        assert_eq!(again.as_ref(), Some(&with));
+        assert_eq!(Node::parse(&with).unwrap().without(point(b"d", b"o")), Some(bytes));
+        assert_eq!(Node::parse(&with).unwrap().without(point(b"d", b"")).as_ref(), Some(&with));
+    }
+
+    #[test]
+    fn a_node_above_the_leaves_gets_and_loses_children() {
+        let of = |children: &[(&'static [u8], u64)]| {
+            let entry = |&(key, child)| Entry { point: point(key, b"o"), child };
+            emit(1, Point::FIRST, None, children.iter().map(entry))
+        };
+        let bytes = of(&[(b"", 5), (b"t", 7)]);
+        let node = Node::parse(&bytes).unwrap();
+        let with = node.with(Entry { point: point(b"m", b"o"), child: 6 }).unwrap();
+        assert_eq!(with, of(&[(b"", 5), (b"m", 6), (b"t", 7)]));
+        let replaced =
+            Node::parse(&with).unwrap().with(Entry { point: point(b"t", b"o"), child: 8 });
+        assert_eq!(replaced, Some(of(&[(b"", 5), (b"m", 6), (b"t", 8)])));
+        assert_eq!(Node::parse(&with).unwrap().without(point(b"m", b"o")), Some(bytes));
+    }
+
+    /// A master changes a leaf whose entries it has not checked.
+    #[test]
+    fn a_malformed_node_stays_without_effect() {
+        let bytes = leaf(&[b"c", b"e", b"g"]);
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 0x81;
+            for len in [at, bytes.len()] {
+                if let Some(node) = Node::known(&bytes[..len]) {
+                    let more = node.with(Entry::leaf(point(b"f", b"o")));
+                    assert!(more.is_none_or(|more| more.len() <= bytes.len() + 20));
+                }
+            }
+        }
     }
 
     #[test]
@@ -332,6 +462,26 @@ mod tests {
         assert_eq!([&b""[..], b"a", b"m", b"s", b"z"].map(child), [5, 5, 6, 6, 7]);
         assert_eq!(node.entry(node.child_of(point(b"m", b""))).child, 6);
         assert!(Node::parse(&emit(1, Point::FIRST, None, [].into_iter())).is_none());
+    }
+
+    #[test]
+    fn the_points_before_a_bound_lead_to_their_child() {
+        let entries = [(&b"b"[..], 5), (b"m", 6), (b"t", 7)]
+            .map(|(key, child)| Entry { point: point(key, b""), child });
+        let bytes = emit(1, point(b"b", b""), Some(point(b"x", b"")), entries.into_iter());
+        let node = Node::parse(&bytes).unwrap();
+        let child = |key, object| {
+            let goal = Goal::Before(Some(point(key, object)));
+            goal.is_in(&node).then(|| node.entry(goal.child_in(&node)).child)
+        };
+        assert_eq!([child(b"c", b""), child(b"m", b""), child(b"m", b"o")], [5, 5, 6].map(Some));
+        assert_eq!([child(b"t", b""), child(b"u", b""), child(b"x", b"")], [6, 7, 7].map(Some));
+        // The node has no point before its start, and lacks some before a bound behind its end.
+        assert_eq!([child(b"b", b""), child(b"x", b"o"), child(b"a", b"")], [None; 3]);
+        assert!(!Goal::Before(None).is_in(&node));
+        let last = emit(1, point(b"b", b""), None, node.entries());
+        let last = Node::parse(&last).unwrap();
+        assert!(Goal::Before(None).is_in(&last) && Goal::Before(None).child_in(&last) == 2);
     }
 
     #[test]
