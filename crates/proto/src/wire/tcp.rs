@@ -81,7 +81,7 @@ impl Flags {
 pub type SackBlock = (u32, u32);
 
 /// The SACK blocks of a TCP header (RFC 2018), in the order in which they are sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SackBlocks {
     blocks: [SackBlock; MAX_SACK],
     len: u8,
@@ -104,9 +104,19 @@ impl SackBlocks {
 
     /// Keeps at most the first `len` blocks.
     pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len as u8);
+        self.len = self.len.min(len.min(MAX_SACK) as u8);
     }
 }
+
+impl PartialEq for SackBlocks {
+    /// Compares the blocks. What lies beyond them is left of blocks that [`SackBlocks::truncate`]
+    /// dropped.
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for SackBlocks {}
 
 /// The options of a TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -101,8 +101,10 @@ impl Tap {
                 .map_err(failed("to set the MTU"))?;
         }
         if let Some(bridge) = &options.bridge {
-            link::find(bridge).map_err(|_| OpenError::NoDevice { dev: bridge.clone() })?;
-            keep_bridge_address(&options.dev).map_err(failed("to set the hardware address"))?;
+            let no_bridge = |_| OpenError::NoDevice { dev: bridge.clone() };
+            let bridge_mac = link::find(bridge).map_err(no_bridge)?.mac;
+            keep_bridge_address(&options.dev, bridge_mac)
+                .map_err(failed("to set the hardware address"))?;
             link::attach(&options.dev, bridge).map_err(failed("to attach it to the bridge"))?;
         }
         link::switch(&options.dev, true).map_err(failed("to switch the interface on"))?;
@@ -134,19 +136,28 @@ impl Tap {
     }
 }
 
-/// Gives the interface `dev` a high hardware address before it joins a bridge.
+/// Gives the interface `dev` a hardware address above the bridge's before it joins that bridge.
 ///
 /// A bridge without an address of its own has the lowest of its members'. If it were the tap's, the
 /// bridge's address would change when the tap comes and goes, and its neighbours would send to the
-/// old one until they ask again. libvirt gives its taps the same first byte.
-fn keep_bridge_address(dev: &str) -> std::io::Result<()> {
+/// old one until they ask again.
+fn keep_bridge_address(dev: &str, bridge: Mac) -> std::io::Result<()> {
+    let mac = link::find(dev)?.mac;
+    let high = above(mac, bridge);
+    if high == mac { Ok(()) } else { link::set_mac(dev, high) }
+}
+
+/// Returns the address `mac` with a high first byte, the one of libvirt's taps, and with as many
+/// high bytes after it as put it above `bridge`. The last three bytes stay.
+fn above(mut mac: Mac, bridge: Mac) -> Mac {
     const FIRST: u8 = 0xfe;
-    let mut mac = link::find(dev)?.mac;
-    if mac.0[0] != FIRST {
-        mac.0[0] = FIRST;
-        link::set_mac(dev, mac)?;
+    mac.0[0] = FIRST;
+    for at in 1..3 {
+        if mac.0 < bridge.0 {
+            mac.0[at] = 0xff;
+        }
     }
-    Ok(())
+    mac
 }
 
 impl Device for Tap {
@@ -277,5 +288,19 @@ mod tests {
             matches!(error, Err(OpenError::Unsupported { .. } | OpenError::Failed { .. })),
             "{error:?}"
         );
+    }
+
+    #[test]
+    fn the_address_of_a_tap_is_above_its_bridges() {
+        let above = |mac, bridge| above(Mac(mac), Mac(bridge)).0;
+        let tap = [0x2a, 0x27, 0xc1, 0x4a, 0xf0, 0x50];
+        let high = |mac: [u8; 3]| [mac[0], mac[1], mac[2], 0x4a, 0xf0, 0x50];
+        assert_eq!(above(tap, [0x76, 9, 9, 9, 9, 9]), high([0xfe, 0x27, 0xc1]));
+        // A bridge whose lowest member has the same first byte.
+        let bridge = [0xfe, 0x35, 0xf4, 0xba, 0x50, 0x07];
+        assert_eq!(above(tap, bridge), high([0xfe, 0xff, 0xc1]));
+        assert_eq!(above(tap, [0xfe, 0xff, 0xc2, 0, 0, 0]), high([0xfe, 0xff, 0xff]));
+        // A tap that is in the bridge already, whose address the bridge has.
+        assert_eq!(above(bridge, bridge), bridge);
     }
 }

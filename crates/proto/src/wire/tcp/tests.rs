@@ -180,3 +180,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn sack_blocks_equal_others_whatever_was_truncated() {
+    let mut blocks = SackBlocks::default();
+    blocks.push((1, 2));
+    let one = blocks;
+    blocks.push((3, 4));
+    assert_ne!(blocks, one);
+    blocks.truncate(256);
+    assert_ne!(blocks, one);
+    blocks.truncate(1);
+    assert_eq!(blocks, one);
+}
