@@ -9,6 +9,7 @@
 
 use core::hint::black_box;
 
+use crate::objects::cache;
 use crate::objects::memory::Memory;
 use crate::objects::table::spread;
 use crate::types::TableId;
@@ -21,7 +22,6 @@ const CACHED: u64 = 4096;
 /// The number of bytes of an object that a burst loads ahead: its header, its key, and a small
 /// value.
 const LOADED: usize = 192;
-const CACHE_LINE: usize = 64;
 
 /// The key hashes of a burst's announced requests, by which the hash table finds their objects.
 #[derive(Clone, Debug)]
@@ -58,16 +58,14 @@ impl Burst {
     /// Reads the table lines and the objects of all announced requests and forgets the requests.
     pub(super) fn prefetch(&mut self, memory: &Memory) {
         let hashes = &self.hashes[..self.len];
-        let mut read = hashes.iter().fold(0, |sum, &hash| sum ^ memory.table.prefetch(hash)) as u8;
+        // The compiler must not drop the reads.
+        black_box(hashes.iter().fold(0, |read, &hash| read ^ memory.table.prefetch(hash)));
         for &hash in hashes {
             if let Some(at) = memory.table.first(hash) {
                 let bytes = memory.log.bytes(at);
-                let bytes = &bytes[..bytes.len().min(LOADED)];
-                read ^= bytes.iter().step_by(CACHE_LINE).fold(0, |sum, byte| sum ^ byte);
+                cache::load(&bytes[..bytes.len().min(LOADED)]);
             }
         }
-        // The compiler must not drop the reads.
-        black_box(read);
         self.len = 0;
     }
 }

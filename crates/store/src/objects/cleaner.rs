@@ -21,7 +21,8 @@
 //! object is in the log. A record moves with its object, and alone if only the record is live. The
 //! log marks dead objects and records, so that the cleaner skips them without a look-up. The rest
 //! is cleaned in groups: a first pass computes the hashes of a group, a second one touches the
-//! lines of the hash table, so that their cache misses overlap, and a third one moves the entries.
+//! lines of the hash table and the memory of the copies, so that their cache misses overlap, and a
+//! third one moves the entries. Before the first pass the group's part of the segment is loaded.
 //!
 //! Writes pay for the cleaning that they cause ([`Cleaner::pay`]): the budget of a step is the
 //! number of bytes written since the last one, times the bytes to clean for one byte of free
@@ -37,6 +38,7 @@
 use alloc::vec::Vec;
 use core::hint::black_box;
 
+use super::cache;
 use super::entry::{self, COMPLETION, Completion, Entry, HEADER, Head, Outcome, Record};
 use super::log::{Full, LEAST_GAIN, Log, MIN_SEGMENTS};
 use super::memory::Memory;
@@ -64,6 +66,8 @@ const SLOT_COST: usize = 256;
 /// The maximum of entries in a group: the cleaner touches their table lines before it moves the
 /// first of them.
 const GROUP: usize = 32;
+/// The number of bytes of a segment that a group loads ahead: those of small entries.
+const LOADED: usize = 6 << 10;
 /// The maximum of segments that one scan of the cleaner chooses.
 const MOST_CHOSEN: usize = 32;
 /// One scan of the cleaner chooses one of this number of segments. The last ones of a larger share
@@ -278,6 +282,8 @@ impl Cleaner {
         let mut group = [Candidate::default(); GROUP];
         let (count, next) = gather(memory, slot, offset, &mut group, left);
         memory.log.begin_moving(slot);
+        let len = group[..count].iter().map(|candidate| candidate.head.entry_len()).sum();
+        memory.log.load_survivor(len);
         for candidate in &group[..count] {
             let at = Location::new(slot, candidate.offset as u32);
             if let Err(full) = move_entry(memory, at, candidate) {
@@ -310,6 +316,8 @@ fn gather(
     let Memory { log, table, tablets, .. } = memory;
     let segment = &log.slots()[slot as usize];
     let mut count = 0;
+    let ahead = &segment.bytes[offset..segment.written as usize];
+    cache::load(&ahead[..ahead.len().min(LOADED)]);
     while count < GROUP && *left > 0 {
         *left = left.saturating_sub(DEAD_COST);
         let entries = &segment.bytes[offset..segment.written as usize];

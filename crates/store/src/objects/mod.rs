@@ -1,6 +1,7 @@
 //! The objects of a master in memory: the log that holds them and the tables that point into it.
 
 pub mod blocks;
+pub mod cache;
 pub mod cleaner;
 pub mod commit;
 pub mod entry;

@@ -57,6 +57,33 @@ pub fn spread(table: TableId, hash: KeyHash) -> u64 {
     (hash.0 ^ table.0.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// Returns the set of the entries of a line for which `is` returns true, the first one in the
+/// lowest bit. It has no branches: the place of an entry in its line is random, and a processor
+/// that guesses it wrong loads nothing ahead.
+#[inline]
+fn mask(line: &[u64; WIDTH], is: impl Fn(u64) -> bool) -> u32 {
+    line.iter().rev().fold(0, |mask, &entry| mask << 1 | u32::from(is(entry)))
+}
+
+/// Returns the set of the entries of a line whose tag is `tag`.
+#[inline]
+fn fitting(line: &[u64; WIDTH], tag: u64) -> u32 {
+    mask(line, |entry| fits(entry, tag))
+}
+
+/// Returns true if the tag of `entry` is `tag`, and it is neither empty nor a chain entry, which
+/// have a tag of zero.
+#[inline]
+fn fits(entry: u64, tag: u64) -> bool {
+    (entry ^ tag).wrapping_sub(1) < CHAIN - 1
+}
+
+/// Returns the lowest number in the set `mask`.
+#[inline]
+fn lowest(mask: u32) -> Option<usize> {
+    (mask != 0).then(|| mask.trailing_zeros() as usize)
+}
+
 /// The lines of a hash table of one size.
 #[derive(Debug)]
 struct Lines {
@@ -189,15 +216,12 @@ impl HashTable {
         let mut at = home;
         loop {
             let line = self.line(at);
-            for (index, &entry) in line.iter().enumerate() {
-                // A tag of zero also fits empty entries and chain entries. This condition excludes
-                // both.
-                if entry & !(CHAIN - 1) == tag
-                    && entry & (CHAIN - 1) != 0
-                    && is(Location::from_bits(entry))
-                {
+            let mut fitting = fitting(line, tag);
+            while let Some(index) = lowest(fitting) {
+                if is(Location::from_bits(line[index])) {
                     return Some(Place { line: at, index, home });
                 }
+                fitting &= fitting - 1;
             }
             match chain(line) {
                 Some(next) => at = Line::Spill(next),
@@ -215,7 +239,7 @@ impl HashTable {
         let mut line_at = home;
         loop {
             let line = self.line(line_at);
-            if let Some(index) = line.iter().position(|&entry| entry == wanted) {
+            if let Some(index) = lowest(mask(line, |entry| entry == wanted)) {
                 return Some(Place { line: line_at, index, home });
             }
             line_at = Line::Spill(chain(line)?);
@@ -260,8 +284,7 @@ impl HashTable {
     pub fn first(&self, hash: u64) -> Option<Location> {
         let (home, tag) = self.home(hash);
         let line = self.line(home);
-        let fits = |entry: u64| entry & !(CHAIN - 1) == tag && entry & (CHAIN - 1) != 0;
-        let entry = line.iter().find(|entry| fits(**entry))?;
+        let entry = line.iter().find(|entry| fits(**entry, tag))?;
         Some(Location::from_bits(*entry))
     }
 

@@ -15,6 +15,7 @@
 
 use super::survivors::{Ends, KINDS};
 use super::{Full, Log, Purpose, REMOVALS, SURVIVORS};
+use crate::objects::cache;
 use crate::objects::segment::{Location, Position, Span, State};
 
 /// The number of segments from which on a log has a survivor for old entries, unless
@@ -52,6 +53,15 @@ impl Log {
         let age = self.last_id.0.saturating_sub(born.0);
         let is_old = self.sorts() && age as usize >= self.order.len();
         (self.survivors.current, self.survivors.born) = (usize::from(is_old), born);
+    }
+
+    /// Reads the memory of the present survivor to which the next entries of `len` bytes in all will
+    /// be moved, so that it is in the cache when they are written.
+    pub fn load_survivor(&self, len: usize) {
+        let Some(slot) = self.survivors.open[self.survivors.current] else { return };
+        let segment = &self.slots[slot as usize];
+        let room = &segment.bytes[segment.written as usize..];
+        cache::load(&room[..room.len().min(len)]);
     }
 
     /// Moves the live entry at `from`, which counts as `counted` bytes, to the survivor of
