@@ -55,8 +55,8 @@ impl Log {
         (self.survivors.current, self.survivors.born) = (usize::from(is_old), born);
     }
 
-    /// Reads the memory of the present survivor to which the next entries of `len` bytes in all will
-    /// be moved, so that it is in the cache when they are written.
+    /// Loads the memory of the present survivor to which entries of `len` bytes in all are moved
+    /// next, so that it is in the processor's cache when they are written.
     pub fn load_survivor(&self, len: usize) {
         let Some(slot) = self.survivors.open[self.survivors.current] else { return };
         let segment = &self.slots[slot as usize];
