@@ -66,7 +66,8 @@ const SLOT_COST: usize = 256;
 /// The maximum of entries in a group: the cleaner touches their table lines before it moves the
 /// first of them.
 const GROUP: usize = 32;
-/// The number of bytes of a segment that a group loads ahead: those of small entries.
+/// The number of bytes that a group loads ahead of its segment, and of the memory of the copies, at
+/// most: those of small entries. Long ones would fill the cache before they are copied.
 const LOADED: usize = 6 << 10;
 /// The maximum of segments that one scan of the cleaner chooses.
 const MOST_CHOSEN: usize = 32;
@@ -282,8 +283,8 @@ impl Cleaner {
         let mut group = [Candidate::default(); GROUP];
         let (count, next) = gather(memory, slot, offset, &mut group, left);
         memory.log.begin_moving(slot);
-        let len = group[..count].iter().map(|candidate| candidate.head.entry_len()).sum();
-        memory.log.load_survivor(len);
+        let len: usize = group[..count].iter().map(|candidate| candidate.head.entry_len()).sum();
+        memory.log.load_survivor(len.min(LOADED));
         for candidate in &group[..count] {
             let at = Location::new(slot, candidate.offset as u32);
             if let Err(full) = move_entry(memory, at, candidate) {
