@@ -8,7 +8,7 @@ use sprat_proto::rpc::Message;
 
 use super::durable::{Batch, Key, Stage};
 use super::state::{Coordinator, Otherwise};
-use super::table::{MOST_TABLETS, Table};
+use super::table::{MOST_TABLETS, Table, Tablet};
 use crate::message::Status;
 use crate::message::control;
 use crate::message::migration::{MergeTablets, SplitTablet};
@@ -50,7 +50,10 @@ impl Coordinator {
         let slot = tablet.and_then(|tablet| Some((tablet.server, self.servers.up(tablet.server)?)));
         let (server, data) =
             slot.map_or_else(Default::default, |(server, slot)| (server, slot.data.as_str()));
-        let reply = Owner { server, gone: table.is_none(), data }.emit();
+        let is_lost = |tablet: &Tablet| self.servers.is_lost(tablet.server);
+        let is_ready = table.is_some_and(|table| table.stage == Stage::Ready);
+        let gone = table.is_none() || is_ready && tablet.is_some_and(is_lost);
+        let reply = Owner { server, gone, data }.emit();
         self.answer(caller, reply)
     }
 

@@ -205,7 +205,8 @@ impl Master {
     fn found(&mut self, now: Instant, index: usize, owner: Option<Owner<'_>>) {
         let job = &mut self.resolving.jobs[index];
         match owner {
-            // The table of the first object was dropped, and what it knew is gone with it.
+            // The table of the first object was dropped, or its tablet is lost, and what its master
+            // knew is gone with it.
             Some(owner) if owner.gone && job.first.is_some() => {
                 self.resolved(now, index, Resolution::Aborted);
             }

@@ -101,7 +101,8 @@ replies! {
     Owner<'a> {
         /// The server of the object. Its generation is 0 if no server has it now.
         server: ServerId,
-        /// True if the table does not exist.
+        /// True if the table does not exist, or the object's tablet is lost: no server will ever
+        /// have the object.
         gone: bool,
         /// The locators at which the server takes requests, with `;` between them.
         data: &'a str,

@@ -3,6 +3,7 @@
 use super::super::servers::{MAX_PLACES, Servers, Slot};
 use super::*;
 use crate::durability::TableDurability;
+use crate::message::transaction::{FindOwner, Owner};
 use crate::site::Site;
 
 #[test]
@@ -214,6 +215,26 @@ fn a_table_is_not_put_on_a_life_of_a_server_that_is_over() {
     let (new, y) = (w.enlist("x"), w.enlist("y"));
     let b = w.create("b", 2).unwrap();
     assert_eq!(w.tablets(b).unwrap(), [(new, NORMAL), (y, NORMAL)]);
+}
+
+/// A transaction whose first object was in a lost tablet could not be decided on, and the objects
+/// that it had prepared on other servers stayed locked.
+#[test]
+fn the_owner_of_a_lost_tablet_is_gone_for_good() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let table = w.create("a", 2).unwrap();
+    let owner = |w: &mut World, hash| {
+        let reply = w.answer(FindOwner { cluster: w.coordinator.cluster(), table, hash }.emit());
+        let owner = Owner::parse(&reply).unwrap();
+        (owner.server, owner.gone)
+    };
+    assert_eq!([owner(&mut w, 0), owner(&mut w, u64::MAX)], [(x, false), (y, false)]);
+    w.masters.get_mut("y").unwrap().alive = false;
+    w.pass(10 * SECOND, &["x"]);
+    assert_eq!(w.tablets(table).unwrap(), [(x, NORMAL), (y, LOST)]);
+    let none = ServerId::default();
+    assert_eq!([owner(&mut w, 0), owner(&mut w, u64::MAX)], [(x, false), (none, true)]);
 }
 
 #[test]
