@@ -8,9 +8,9 @@
 //! survives, the history is not linearizable. An operation without an answer stays open: it may
 //! happen at any time after its call, or never.
 //!
-//! A configuration is dropped if another one allows every continuation that it allows, and an
-//! operation without effect happens at once. That keeps the set small although some operations stay
-//! open forever.
+//! A configuration is dropped if another one allows every continuation that it allows, or if an
+//! open operation can get its answer no more; and an operation without effect happens at once. That
+//! keeps the set small although some operations stay open forever, or many for long.
 //!
 //! Always: the checker returns [`Verdict::Broken`] for no linearizable history, and
 //! [`Verdict::Good`] for no other. It returns [`Verdict::TooHard`] if the set grows beyond its
@@ -65,6 +65,12 @@ pub trait Model {
     /// Returns true if the operation `op` with this answer that does not change the state may
     /// happen at once, because it would have no other effect later.
     fn is_idle(&self, _op: &Self::Op, _answer: &Self::Answer) -> bool {
+        false
+    }
+
+    /// Returns true if the operation `op` with this answer can happen neither in `state` nor in any
+    /// state that follows it.
+    fn is_over(&self, _state: &Self::State, _op: &Self::Op, _answer: &Self::Answer) -> bool {
         false
     }
 
@@ -231,7 +237,10 @@ impl<M: Model> Checker<M> {
                 todo.push_back((mask | 1 << slot, state.clone()));
                 return;
             }
-            todo.extend(self.next.drain(..).map(|state| (mask | 1 << slot, state)));
+            let done = mask | 1 << slot;
+            let (model, slots) = (&self.model, &self.slots);
+            let next = self.next.drain(..).filter(|state| !misses(model, slots, done, state));
+            todo.extend(next.map(|state| (done, state)));
             self.model.earlier_try(state, &entry.op, answer, &mut self.next);
             todo.extend(self.next.drain(..).map(|state| (mask, state)));
         }
@@ -266,6 +275,19 @@ impl<M: Model> Checker<M> {
         let open: Vec<_> = self.slots.iter().flatten().collect();
         format!("no order explains {entry:?}; before it, possibly: {example:?}; open: {open:#?}")
     }
+}
+
+/// Returns true if an open operation that has an answer has not happened, and cannot any more.
+fn misses<M: Model>(
+    model: &M,
+    slots: &[Option<Entry<M::Op, M::Answer>>],
+    done: Mask,
+    state: &M::State,
+) -> bool {
+    slots.iter().enumerate().any(|(slot, open)| {
+        let answered = open.as_ref().and_then(|open| Some((&open.op, &open.answer.as_ref()?.1)));
+        done & (1 << slot) == 0 && answered.is_some_and(|(op, a)| model.is_over(state, op, a))
+    })
 }
 
 /// A set of configurations of the linearizability checker of which none covers another.

@@ -224,6 +224,19 @@ impl Model for Object {
         }
     }
 
+    fn is_over(&self, state: &State, op: &Op, answer: &Answer) -> bool {
+        let (State::Missing(version) | State::Here(version, _)) = *state else { return false };
+        let least = version.least();
+        match *answer {
+            // A removal and a removal of nothing write no version.
+            Answer::Version(v) if matches!(op, Op::Remove(_)) => 0 < v && v < least,
+            Answer::Version(v) | Answer::Sum(v, _) | Answer::Swapped(v, _) => v <= least,
+            Answer::Read(v, _) | Answer::Exists(v) | Answer::WrongVersion(v) => v < least,
+            Answer::NotANumber(v) | Answer::Overflow(v) => v < least,
+            Answer::Missing | Answer::Lost | Answer::Dropped | Answer::Nothing => false,
+        }
+    }
+
     fn covers(&self, state: &State, other: &State) -> bool {
         match (*state, *other) {
             // Only the lower bound of the next version matters.

@@ -333,6 +333,17 @@ fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
     panic!("{op:?} has no answer in {state:?}")
 }
 
+/// Versions may have gaps, so that the writes before the first answer could have happened in many
+/// orders. Of each set of them, only the order of their versions allows all answers.
+#[test]
+fn many_writes_may_wait_for_their_answers() {
+    let mut history: Vec<_> =
+        (0..40).map(|n| entry(n, write(n), Some((200 - n, Answer::Version(2 * n + 2))))).collect();
+    check(true, &history);
+    history.push(entry(90, write(90), Some((201, Answer::Version(2)))));
+    check(false, &history);
+}
+
 /// Returns the verdict of the stream about a history. Each operation comes when it has ended, and
 /// the stream advances as far as it may, now and then.
 fn in_a_stream(history: &[Step], seed: u64) -> bool {
