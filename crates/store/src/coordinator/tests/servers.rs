@@ -237,6 +237,24 @@ fn the_owner_of_a_lost_tablet_is_gone_for_good() {
     assert_eq!([owner(&mut w, 0), owner(&mut w, u64::MAX)], [(x, false), (none, true)]);
 }
 
+/// The tablet of a crashed server with replicas gets another owner, which knows the decision.
+#[test]
+fn the_owner_of_a_tablet_that_is_recovered_is_not_gone() {
+    let mut w = World::new(config());
+    w.replicas = 1;
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let table = w.create("a", 2).unwrap();
+    w.masters.values_mut().for_each(|master| master.alive = false);
+    w.pass(10 * SECOND, &[]);
+    assert_eq!(w.tablets(table).unwrap(), [x, y].map(|id| (id, TabletState::Recovering)));
+    for hash in [0, u64::MAX] {
+        let request = FindOwner { cluster: w.coordinator.cluster(), table, hash };
+        let reply = w.answer(request.emit());
+        let owner = Owner::parse(&reply).unwrap();
+        assert_eq!((owner.server, owner.gone), (ServerId::default(), false));
+    }
+}
+
 #[test]
 fn after_a_restart_servers_have_a_full_term_to_be_heard_of() {
     let mut w = World::new(config());
