@@ -1,5 +1,6 @@
 //! Measures overwrites of random objects of 100 B in memory that is filled to a share, and the
-//! cleaning that they pay for, in one thread and without a network.
+//! cleaning that they pay for, in one thread and without a network; and again with a second thread
+//! that helps the cleaner.
 //!
 //! The rate is the median of quarters of a second, beside the best of them.
 //!
@@ -10,13 +11,16 @@
 #![allow(clippy::print_stdout)]
 
 use std::hint::black_box;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant as Clock};
 
 use sprat_proto::Rng;
 use sprat_store::message::Status;
 use sprat_store::objects::cache;
-use sprat_store::objects::cleaner::{Cleaner, STEP};
+use sprat_store::objects::cleaner::{Cleaner, Copier, Job, STEP, Worth};
 use sprat_store::objects::memory::Memory;
+use sprat_sys::cpu;
 use sprat_sys::memory::huge;
 
 mod objects;
@@ -33,6 +37,41 @@ static ALLOCATOR: huge::Allocator = huge::Allocator;
 const BURST: usize = 16;
 /// The number of bytes of an object that a server loads ahead.
 const LOADED: usize = 192;
+
+/// A thread that helps the cleaner. Like that of a server, it runs while a core has nothing else to
+/// do.
+#[derive(Debug)]
+struct Thread {
+    jobs: Sender<Box<Job>>,
+    done: Receiver<Box<Job>>,
+}
+
+impl Thread {
+    fn new() -> Self {
+        let (jobs, waiting) = channel::<Box<Job>>();
+        let (ready, done) = channel();
+        thread::spawn(move || {
+            cpu::run_when_idle().expect("a thread may lower its own priority");
+            for mut job in waiting {
+                job.run();
+                if ready.send(job).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { jobs, done }
+    }
+}
+
+impl Copier for Thread {
+    fn start(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
+        self.jobs.send(job).map_err(|failed| failed.0)
+    }
+
+    fn done(&mut self) -> Option<Box<Job>> {
+        self.done.try_recv().ok()
+    }
+}
 
 /// The memory of a server, and the number of its last mutation.
 struct Server {
@@ -75,12 +114,16 @@ fn main() {
     let bytes = arguments.first().map_or(4, |gib| *gib) << 30;
     let seconds = arguments.get(1).copied().unwrap_or(10);
     println!(
-        "| live | overwrites a second | best | moved per written byte | longest burst | waits |"
+        "| live | threads | overwrites a second | best | moved per written byte | by the helper \
+         | longest burst | waits |"
     );
-    println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let percents = if arguments.len() > 2 { &arguments[2..] } else { &[50, 90] };
-    for &percent in percents {
+    for (&percent, threads) in percents.iter().flat_map(|percent| [(percent, 1), (percent, 2)]) {
         let mut server = Server { memory: memory(bytes), cleaner: Cleaner::default(), rpc: 0 };
+        if threads == 2 {
+            server.cleaner.help(Box::new(Thread::new()), Worth::SERVER);
+        }
         own_all(&mut server.memory);
         let mut objects = 0;
         while server.memory.log.live_bytes() < bytes / 100 * percent {
@@ -106,6 +149,7 @@ fn main() {
         }
         let log = &server.memory.log;
         let (appended, written) = (log.appended_bytes(), log.written_bytes());
+        let helped = server.cleaner.helped();
         let parts: Vec<_> =
             (0..seconds * 4).map(|_| overwrite(&mut server, Duration::from_millis(250))).collect();
         let mut rates: Vec<f64> = parts.iter().map(|part| part.0 / 1e6).collect();
@@ -115,11 +159,14 @@ fn main() {
         let log = &server.memory.log;
         let written = log.written_bytes() - written;
         let moved = log.appended_bytes() - appended - written;
+        let helped = (server.cleaner.helped() - helped) * u64::from(log.segment_bytes());
         println!(
-            "| {percent} % | {:.3} M | {:.3} M | {:.2} | {:.0} µs | {waits} |",
+            "| {percent} % | {threads} | {:.3} M | {:.3} M | {:.2} | {:.0} % | {:.0} µs \
+             | {waits} |",
             rates[rates.len() / 2],
             rates[rates.len() - 1],
             moved as f64 / written as f64,
+            helped as f64 * 100.0 / moved.max(1) as f64,
             longest.as_secs_f64() * 1e6,
         );
     }

@@ -23,6 +23,7 @@ pub use sprat_store::master::MAX_REPLICAS;
 use sprat_store::master::{self, Master, WallClock};
 #[cfg(feature = "etcd")]
 use sprat_store::message::control::MAX_LOCATORS;
+use sprat_store::objects::cleaner::Worth;
 use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 use sprat_store::site::OwnedSite;
 pub use sprat_store::site::{MAX_RACK, Role};
@@ -31,6 +32,7 @@ use sprat_store::types::WallTime;
 pub use self::shards::{MAX_SHARDS, run, shard_directory, shards};
 
 use self::ahead::Ahead;
+use self::helper::Thread;
 #[cfg(feature = "etcd")]
 use crate::disk::EtcdDisk;
 use crate::disk::{Disk, StateDisk};
@@ -45,6 +47,7 @@ use sprat_sys::clock::Clock;
 use sprat_sys::crc::crc32c;
 
 mod ahead;
+mod helper;
 mod shards;
 
 /// The number of segments on backups for each segment of a log: cleaned ones stay for a while.
@@ -274,6 +277,7 @@ fn shard(options: &ServerOptions, (process, index): (u64, u16)) -> io::Result<Wo
         None => (Master::new(config, rng()?), None),
     };
     master.prepare(Box::new(Ahead::default()));
+    master.help(Box::new(Thread::default()), Worth::SERVER);
     if options.replicas > 0 {
         master.share(Box::new(SharedRings::new(options.directory.as_deref(), rng()?)?));
     }

@@ -110,6 +110,17 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     sched_setaffinity(None, &set).map_err(|_| missing())
 }
 
+/// Lets the calling thread run only while a processor has nothing else to do (SCHED_IDLE).
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn run_when_idle() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads `param`, which lives longer than the call; 0 is the calling thread.
+    let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) } < 0;
+    if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{CpuSet, Idle, Rest, SLEEP_AFTER_NS, SLEEP_AWAITED_AFTER_NS, SPINS, allowed, pin};

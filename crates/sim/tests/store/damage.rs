@@ -21,7 +21,7 @@ use sprat_store::types::ServerId;
 use crate::recovery::{crashing, end_blocked, mild_fault, nothing_is_lost, repair, run_steps};
 use crate::replicas::{self, Audits};
 use crate::score::Score;
-use crate::{Shape, any_chaos, any_fault, run, world};
+use crate::{Shape, any_chaos, any_fault, counted, run, world};
 
 /// The time between two looks at all disks.
 const LOOK_NS: u64 = SECOND;
@@ -105,12 +105,6 @@ fn damage(world: &World<Score>, host: HostId, rng: &mut Rng) {
     for _ in 0..1 + rng.below(MOST_PLACES) {
         frames.damage(rng);
     }
-}
-
-/// Returns the sum of a counter over the servers of a world.
-fn counted(world: &mut World<Score>, shape: &Shape, name: &str) -> u64 {
-    let hosts = 1..=shape.masters;
-    hosts.filter_map(|host| world.state::<Master>(host).map(|m| m.counter(name))).sum()
 }
 
 /// One host at a time is damaged, and crashes or loses its power perhaps. Sometimes all servers

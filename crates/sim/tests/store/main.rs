@@ -33,6 +33,7 @@ use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::durability::Durability;
 use sprat_store::master::{self, Master, WallClock};
+use sprat_store::objects::cleaner::{Late, Worth};
 use sprat_store::objects::log::SORTED_FROM;
 use sprat_store::site::{OwnedSite, Role};
 use sprat_store::types::WallTime;
@@ -229,6 +230,11 @@ fn servers(world: &mut World<Score>, seed: u64, shape: &Shape, coordinators: &[H
             } else {
                 Master::new(config_, rng.fork())
             };
+            if rng.below(2) == 0 {
+                let looks = [4, 30, 200][rng.below(3) as usize];
+                // Every job is worth it: few segments of these small logs are full of live objects.
+                master.help(Box::new(Late::new(rng.fork(), looks)), Worth::default());
+            }
             let (rings, crash) = shared.process(start.host, keeps, posts);
             if posts > 0 {
                 master.share(rings);
@@ -319,6 +325,12 @@ fn check(world: &mut World<Score>, shape: &Shape) {
         Verdict::Broken(why) => panic!("{why}"),
         Verdict::TooHard => panic!("the history is too hard to check: make the worlds smaller"),
     }
+}
+
+/// Returns the sum of a counter over the servers of a world.
+fn counted(world: &mut World<Score>, shape: &Shape, name: &str) -> u64 {
+    let hosts = 1..=shape.masters;
+    hosts.filter_map(|host| world.state::<Master>(host).map(|m| m.counter(name))).sum()
 }
 
 fn any_fault(rng: &mut Rng) -> Fault {

@@ -8,7 +8,8 @@ use sprat_sim::World;
 use sprat_sim::wire::HostId;
 use sprat_store::coordinator::Coordinator;
 use sprat_store::master::Master;
-use sprat_store::objects::segment::{Location, SegmentId};
+use sprat_store::objects::log::Log;
+use sprat_store::objects::segment::{Location, Segment, SegmentId};
 use sprat_store::recovery::{Crashed, Inventory, Listed, Replay, inventory};
 use sprat_store::types::{ServerId, TableId, Version};
 
@@ -58,6 +59,12 @@ pub(crate) fn audit(
         let of_head = of_head(world, hosts, host);
         audit_one(world, hosts, host, &of_head, false, audits);
     }
+}
+
+/// Iterates over the segments of a log that have entries. One that a helper of the cleaner fills
+/// has none yet.
+fn filled(log: &Log) -> impl Iterator<Item = (SegmentId, &Segment)> {
+    log.segments().filter(|(_, segment)| segment.written > 0)
 }
 
 /// Returns the hosts that have replicas of the head of `host`'s log.
@@ -176,8 +183,7 @@ fn audit_one(
     // What a recovery has replayed, and what the cleaner has copied, is in the log when the digest
     // names it. The open survivor segment is named up to the end that it had then.
     let is_named = |id, end| segments.iter().any(|&(segment, _, len)| segment == id && end == len);
-    let all_named =
-        all_durable && log.segments().all(|(id, segment)| is_named(id, segment.written));
+    let all_named = all_durable && filled(log).all(|(id, segment)| is_named(id, segment.written));
     let replay_behind = |since| {
         let mut replay = Replay::new(crc32c);
         for &(segment, backup, len) in &segments {
@@ -243,7 +249,7 @@ pub(crate) fn whole(
             return Err(format!("the log of {server} is not durable"));
         }
         servers.push(server);
-        needed.extend(log.segments().map(|(segment, _)| ((server, segment), 0)));
+        needed.extend(filled(log).map(|(segment, _)| ((server, segment), 0)));
     }
     for &host in hosts {
         let Some(backup) = world.state::<Master>(host) else { continue };

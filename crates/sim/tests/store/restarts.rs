@@ -4,11 +4,10 @@
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 use sprat_sim::{Chaos, HostFaults, Options, seeds};
-use sprat_store::master::Master;
 
 use crate::recovery::{crashing, end_whole, mild_fault, nothing_is_lost, repair, run_steps};
 use crate::replicas::Audits;
-use crate::{Shape, any_chaos, any_fault, run, world};
+use crate::{Shape, any_chaos, any_fault, counted, run, world};
 
 fn keeping(rng: &mut Rng, servers: HostFaults) -> Shape {
     Shape { keeps: true, ..crashing(rng, servers) }
@@ -88,7 +87,7 @@ fn with_restarts_under_faults() {
 /// that few tombstones are left.
 #[test]
 fn with_returns_of_long_left_replicas() {
-    let (mut returns, mut cleaned, mut audits) = (0, 0, Audits::default());
+    let (mut returns, mut cleaned, mut helped, mut audits) = (0, 0, 0, Audits::default());
     seeds::each("with_returns_of_long_left_replicas", 5, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ee3);
         let mut shape = keeping(&mut rng, HostFaults::NONE);
@@ -111,11 +110,10 @@ fn with_returns_of_long_left_replicas() {
                 (crash, back) = (true, world.now().after(away_ns - 100 * MS));
             }
         });
-        let hosts = 1..=shape.masters;
-        let of =
-            |host| world.state::<Master>(host).map(|master| master.counter("segments_cleaned"));
-        cleaned += hosts.filter_map(of).sum::<u64>();
+        cleaned += counted(&mut world, &shape, "segments_cleaned");
+        helped += counted(&mut world, &shape, "survivors_helped");
         end_whole(world, &shape, &mut audits);
     });
-    assert!(returns > 0 && cleaned > 0, "{returns} returns, {cleaned} segments cleaned");
+    let cleaning = format!("{cleaned} segments cleaned, {helped} survivors helped");
+    assert!(returns > 0 && cleaned > 0 && helped > 0, "{returns} returns, {cleaning}");
 }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crate::backup::Scrubbed;
 use crate::counter::{Counter, Kind, Unit};
 use crate::message::Status;
+use crate::objects::cleaner::Cleaner;
 use crate::objects::memory::Memory;
 
 /// The beginning of the counters' names for refused requests. The status follows.
@@ -62,7 +63,7 @@ impl Counters {
 
 /// Makes the list of a master's counters, and the function that visits them.
 macro_rules! catalogue {
-    ($counters:ident, $memory:ident, $cleaned:ident, $replicas:ident;
+    ($counters:ident, $memory:ident, $cleaner:ident, $replicas:ident;
      $($name:ident $kind:ident $unit:ident = $value:expr, $help:literal;)*) => {
         /// All counters of a master except those of refused requests.
         pub const COUNTERS: &[Counter] = &[$(Counter {
@@ -76,7 +77,7 @@ macro_rules! catalogue {
         fn each(
             $counters: &Counters,
             $memory: &Memory,
-            $cleaned: u64,
+            $cleaner: &Cleaner,
             $replicas: Replicas,
             visit: &mut dyn FnMut(&Counter, u64),
         ) {
@@ -121,7 +122,7 @@ pub(super) struct Replicas {
 }
 
 catalogue! {
-    counters, memory, cleaned, replicas;
+    counters, memory, cleaner, replicas;
     reads Total Requests = counters.reads, "Reads that were executed or refused.";
     writes Total Requests = counters.writes, "Writes that were executed.";
     removes Total Requests = counters.removes, "Removals that were executed.";
@@ -174,7 +175,9 @@ catalogue! {
         "Segments that may yet be opened.";
     segments_pinned Level Segments = u64::from(memory.log.pinned()),
         "Segments that replies refer to.";
-    segments_cleaned Total Segments = cleaned, "Segments that were cleaned.";
+    segments_cleaned Total Segments = cleaner.cleaned(), "Segments that were cleaned.";
+    survivors_helped Total Segments = cleaner.helped(),
+        "Segments that the helper thread of the cleaner has filled with entries of others.";
     replicas_incomplete Level Segments = replicas.incomplete,
         "Replicas of this server's segments that are open or missing.";
     replicas_missing Level Segments = replicas.missing,
@@ -214,11 +217,11 @@ catalogue! {
 pub(super) fn list(
     counters: &Counters,
     memory: &Memory,
-    cleaned: u64,
+    cleaner: &Cleaner,
     replicas: Replicas,
 ) -> Vec<(String, u64)> {
     let mut list = Vec::new();
-    each(counters, memory, cleaned, replicas, &mut |counter, value| {
+    each(counters, memory, cleaner, replicas, &mut |counter, value| {
         list.push((counter.name.to_owned(), value));
     });
     for (code, &count) in counters.refused.0.iter().enumerate().filter(|&(_, &count)| count > 0) {

@@ -33,7 +33,7 @@ use crate::leading::{Binding, Coordinators};
 use crate::message::Status;
 use crate::message::data::{self, Target};
 use crate::objects::blocks::Prepare;
-use crate::objects::cleaner::{Cleaner, STEP};
+use crate::objects::cleaner::{Cleaner, Copier, STEP, Worth};
 use crate::objects::expiry::Expiry;
 use crate::objects::log::{self, Log, SORTED_FROM};
 use crate::objects::memory::Memory;
@@ -289,6 +289,11 @@ impl Master {
         self.memory.log.prepare(host);
     }
 
+    /// Lets `helper` copy entries for the cleaner, if the log and the job are worth it.
+    pub fn help(&mut self, helper: Box<dyn Copier>, worth: Worth) {
+        self.cleaner.help(helper, worth);
+    }
+
     /// Stops serving for good: it refuses requests for objects by a status at which clients go to
     /// the coordinator and try again. What was executed still goes to replicas and is answered.
     pub fn drain(&mut self) {
@@ -508,6 +513,6 @@ impl Master {
             syncs: self.syncs.begun(),
             lag: self.lag(),
         };
-        counters::list(&self.counters, &self.memory, self.cleaner.cleaned(), replicas)
+        counters::list(&self.counters, &self.memory, &self.cleaner, replicas)
     }
 }

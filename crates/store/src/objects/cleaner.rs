@@ -49,10 +49,17 @@ use crate::message::Status;
 use crate::message::data::Once;
 use crate::types::{TableId, Version};
 
+mod help;
+mod helped;
+mod job;
+mod late;
 mod pace;
 mod reserve;
 
-use reserve::is_short;
+use help::Help;
+pub use help::Worth;
+pub use job::{Copier, Job};
+pub use late::Late;
 
 /// The amount of work of one cleaning step in idle time, in bytes.
 ///
@@ -107,6 +114,7 @@ pub struct Cleaner {
     cleaned: u64,
     /// The amount of work since the start, in bytes.
     worked: u64,
+    help: Help,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,9 +142,20 @@ impl Cleaner {
     #[inline]
     pub fn wanted(&self, memory: &Memory) -> bool {
         match self.phase {
-            Phase::Rest => is_short(memory) && self.rested(memory),
-            Phase::Choose { .. } | Phase::Clean { .. } => true,
+            Phase::Rest => {
+                self.help.has_copies()
+                    || self.is_short(memory) && (self.has_chosen() || self.rested(memory))
+                    || self.may_ask(memory) && self.help.has_use(self.rested(memory))
+            }
+            // A helper may free enough.
+            Phase::Clean { .. } => !self.help.is_away() || self.is_short(memory),
+            Phase::Choose { .. } => true,
         }
+    }
+
+    /// Returns true if a segment is left to be cleaned.
+    fn has_chosen(&self) -> bool {
+        !self.chosen.is_empty() || self.help.rest.is_some()
     }
 
     /// Returns true if something has changed since no segment was worth cleaning.
@@ -168,6 +187,7 @@ impl Cleaner {
 
     /// Does about `work` bytes of cleaning; if `paced`, no more than the bytes owed.
     fn run(&mut self, memory: &mut Memory, work: usize, paced: bool) -> bool {
+        self.look_now(memory);
         let mut left = work;
         let more = self.spend(memory, &mut left, paced);
         self.worked += (work - left) as u64;
@@ -180,27 +200,47 @@ impl Cleaner {
             if !self.wanted(memory) {
                 return false;
             }
-            match self.phase {
-                Phase::Rest => self.begin(memory),
-                Phase::Choose { slot } => self.choose(memory, slot, left),
-                Phase::Clean { slot, offset } => {
-                    if self.clean(memory, slot, offset, left).is_err() {
-                        // The log has no segment numbers left, so that nothing can be cleaned.
-                        return false;
-                    }
+            if self.help.ready && self.may_ask(memory) && self.ask(memory) {
+                continue;
+            }
+            let done = match self.phase {
+                // A segment that is cleaned in part comes first: two such would take memory.
+                Phase::Clean { slot, offset } => self.clean(memory, slot, offset, left),
+                _ if self.help.has_copies() => self.use_copies(memory, left),
+                Phase::Rest => {
+                    self.begin(memory);
+                    Ok(())
                 }
+                Phase::Choose { slot } => {
+                    self.choose(memory, slot, left);
+                    Ok(())
+                }
+            };
+            if done.is_err() {
+                // The log has no segment numbers left, so that nothing can be cleaned.
+                return false;
             }
         }
         self.wanted(memory)
     }
 
-    /// Begins to clean the next chosen segment, or begins a scan if none is left.
+    /// Begins to clean the next chosen segment. Begins a scan if none is left, or too few for a
+    /// helper that could get a job.
     fn begin(&mut self, memory: &Memory) {
-        while let Some((_, slot)) = self.chosen.pop() {
-            if gain(memory, slot as usize) >= least_gain(memory) {
-                return self.start(memory, slot);
+        let scan = self.may_ask(memory) && self.rested(memory);
+        if !scan && self.clean_rest(memory) {
+            return;
+        }
+        if !scan && self.is_short(memory) {
+            while let Some((_, slot)) = self.chosen.pop() {
+                if gain(memory, slot as usize) >= least_gain(memory) {
+                    self.start(memory, slot);
+                    return self.count_sources(memory);
+                }
             }
         }
+        self.chosen.clear();
+        self.help.ready = false;
         // If no segment is worth cleaning, changes from here on may make one worth it.
         self.rest_gain = least_gain(memory);
         self.rest_until_died = memory.log.died_bytes() + u64::from(self.rest_gain);
@@ -217,7 +257,7 @@ impl Cleaner {
     /// Scans some more segments to choose those with the highest benefit.
     fn choose(&mut self, memory: &Memory, mut slot: usize, left: &mut usize) {
         let slots = memory.log.slots().len();
-        let most = (slots / CHOSEN_SHARE).clamp(1, MOST_CHOSEN);
+        let most = (slots / CHOSEN_SHARE).clamp(self.help.least_chosen(), MOST_CHOSEN);
         while slot < slots && *left > 0 {
             *left = left.saturating_sub(SLOT_COST);
             let benefit = benefit(memory, slot);
@@ -233,13 +273,15 @@ impl Cleaner {
         }
         if slot < slots {
             self.phase = Phase::Choose { slot };
-        } else if !self.chosen.is_empty() {
-            let (_, slot) = self.chosen.pop().unwrap_or_default();
+            return;
+        }
+        self.phase = Phase::Rest;
+        self.count_sources(memory);
+        if self.chosen.is_empty()
+            && self.is_short(memory)
+            && let Some(slot) = self.oldest(memory)
+        {
             self.start(memory, slot);
-        } else if let Some(slot) = self.oldest(memory) {
-            self.start(memory, slot);
-        } else {
-            self.phase = Phase::Rest;
         }
     }
 
@@ -262,8 +304,10 @@ impl Cleaner {
             .take_while(|&(id, _)| id < end)
             .find(|(_, segment)| segment.state == State::Closed)
             .and_then(|(id, _)| log.slot(id));
-        if oldest.is_some_and(|slot| !log.may_clean(slot as usize)) {
-            // It can be cleaned once all of it is durable.
+        let waits =
+            |slot: u32| !log.may_clean(slot as usize) || log.slots()[slot as usize].twin.0 > 0;
+        if oldest.is_some_and(waits) {
+            // It can be cleaned once all of it is durable, and no helper has it.
             return None;
         }
         if oldest.is_none() {
@@ -332,11 +376,7 @@ fn gather(
         if head.is_all_dead() {
             continue;
         }
-        if head.is_object() && !head.is_dead() {
-            let object = entry::object(entries);
-            let hash = tablets.hash(object.table, object.key);
-            candidate.hash = hash.map_or(0, |hash| spread(object.table, hash));
-        }
+        candidate.hash = hash_of(tablets, head, entries);
         *left = left.saturating_sub(LIVE_COST + head.entry_len());
         group[count] = candidate;
         count += 1;
@@ -347,6 +387,18 @@ fn gather(
         group[..count].iter().fold(0, |read, candidate| read ^ table.prefetch(candidate.hash)),
     );
     (count, offset)
+}
+
+/// Returns the hash for the hash table of the entry at the start of `entry`, 0 unless it is a live
+/// object.
+#[inline]
+fn hash_of(tablets: &Tablets, head: Head, entry: &[u8]) -> u64 {
+    if !head.is_object() || head.is_dead() {
+        return 0;
+    }
+    let object = entry::object(entry);
+    let hash = tablets.hash(object.table, object.key);
+    hash.map_or(0, |hash| spread(object.table, hash))
 }
 
 /// Returns the least number of bytes that a segment must yield to be cleaned: an eighth of its
@@ -360,7 +412,7 @@ fn least_gain(memory: &Memory) -> u32 {
 /// Returns the number of bytes that cleaning the segment in `slot` yields.
 fn gain(memory: &Memory, slot: usize) -> u32 {
     let segment = &memory.log.slots()[slot];
-    if segment.state != State::Closed || !memory.log.may_clean(slot) {
+    if segment.state != State::Closed || segment.twin.0 > 0 || !memory.log.may_clean(slot) {
         return 0;
     }
     let useless =

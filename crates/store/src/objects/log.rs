@@ -29,8 +29,10 @@ use crate::objects::segment::{
 };
 use crate::types::{ServerId, Version, WallTime};
 
+mod counts;
 mod digests;
 mod expiring;
+mod helped;
 mod lending;
 mod purpose;
 mod replicated;
@@ -40,6 +42,7 @@ mod survivors;
 
 pub use digests::Opened;
 use digests::Replicated;
+pub(in crate::objects) use helped::{Filled, narrow};
 pub use purpose::{Full, Purpose};
 pub use sorting::SORTED_FROM;
 use survivors::Survivors;
@@ -230,32 +233,18 @@ impl Log {
         let Survivors { open, current, .. } = &mut self.survivors;
         let open = if survivor { &mut open[*current] } else { &mut self.head };
         if let Some(full) = open.replace(slot) {
-            let segment = &mut self.slots[full as usize];
-            segment.state = State::Closed;
-            let room = segment.room();
-            if room > longest.max(self.waste as usize) {
-                // A group did not fit. The cleaner gains the room back.
-                segment.closed_early = true;
-            } else {
-                segment.waste = segment.waste.max(room as u32);
-            }
-            self.count_waste(full);
+            self.slots[full as usize].state = State::Closed;
+            self.count_closed(full, longest);
             // All replicas may have had all of it before it was closed.
             self.set_replicated(full, 0);
         }
         if !survivor {
             (self.closings, self.head_version) = (self.closings + 1, self.safe_version);
         }
-        let segment = &mut self.slots[slot as usize];
-        segment.open(self.last_id, survivor);
+        self.slots[slot as usize].open(self.last_id, survivor);
         self.order.insert(self.last_id, slot);
-        let header = entry::Header {
-            cluster: self.cluster,
-            server: self.server,
-            segment: self.last_id,
-            capacity: self.segment_bytes,
-            safe_version: self.safe_version,
-        };
+        let header = self.header(self.last_id);
+        let segment = &mut self.slots[slot as usize];
         if let Some((_, memory)) = segment.take(entry::HEADER, entry::HEADER) {
             entry::put_header(memory, &header);
         }
@@ -272,6 +261,30 @@ impl Log {
             self.closed = Position { segment: segment.id, offset: segment.written };
             self.count_waste(head);
         }
+    }
+
+    /// Returns the header for the segment `id`.
+    fn header(&self, id: SegmentId) -> entry::Header {
+        entry::Header {
+            cluster: self.cluster,
+            server: self.server,
+            segment: id,
+            capacity: self.segment_bytes,
+            safe_version: self.safe_version,
+        }
+    }
+
+    /// Counts the waste of the segment in `slot`, which has no room for entries of `longest` bytes.
+    fn count_closed(&mut self, slot: u32, longest: usize) {
+        let segment = &mut self.slots[slot as usize];
+        let room = segment.room();
+        if room > longest.max(self.waste as usize) {
+            // A group did not fit. The cleaner gains the room back.
+            segment.closed_early = true;
+        } else {
+            segment.waste = segment.waste.max(room as u32);
+        }
+        self.count_waste(slot);
     }
 
     /// Counts the waste of the segment in `slot`, which was closed.
@@ -353,7 +366,7 @@ impl Log {
     #[inline]
     pub fn dead(&mut self, at: Location, len: usize) {
         self.count_dead(at, len);
-        entry::mark_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
+        self.mark_dead(at);
     }
 
     /// Counts the completion at `at`, or the record of the entry at `at`, as live. It has an old
@@ -366,7 +379,7 @@ impl Log {
     /// Counts the completion at `at`, or the record of the entry at `at`, as dead, and marks it.
     #[inline]
     pub fn dead_record(&mut self, at: Location) {
-        let counted = entry::mark_record_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
+        let counted = self.mark_record_dead(at);
         self.count_dead(at, counted);
     }
 
@@ -384,116 +397,7 @@ impl Log {
         self.tombstones -= len as u64;
     }
 
-    /// Returns the number of bytes of live entries in the log. A record counts as the longest
-    /// completion that stands alone, and its old value.
-    #[must_use]
-    pub fn live_bytes(&self) -> u64 {
-        self.live
-    }
-
-    /// Returns the number of bytes of live tombstones in the log.
-    #[must_use]
-    pub fn tombstone_bytes(&self) -> u64 {
-        self.tombstones
-    }
-
-    /// Returns the number of bytes of entries that have died since the start. The cleaner uses it
-    /// as a clock.
-    #[must_use]
-    pub fn died_bytes(&self) -> u64 {
-        self.died
-    }
-
-    /// Returns the number of bytes appended to the log since the start, those of the cleaner
-    /// included.
-    #[must_use]
-    pub fn appended_bytes(&self) -> u64 {
-        self.appended
-    }
-
-    /// Returns the number of bytes appended to the log since the start, without those of the
-    /// cleaner.
-    #[must_use]
-    #[inline]
-    pub fn written_bytes(&self) -> u64 {
-        self.appended - self.survived
-    }
-
-    /// Returns the number of segments that were opened since the start. The cleaner uses it as a
-    /// clock.
-    #[must_use]
-    #[inline]
-    pub fn clock(&self) -> u32 {
-        self.last_id.0
-    }
-
-    /// Returns the maximum of live bytes in the log.
-    #[must_use]
-    pub fn live_limit(&self) -> u64 {
-        self.live_limit_with(0)
-    }
-
-    /// Returns the maximum of live bytes in the log for an append of `len` bytes. New data may fill
-    /// 95 % of the log without the reserve, so that cleaning stays cheap. It must also fit into all
-    /// segments without the reserve, the next head and the survivor for old entries, after
-    /// cleaning: the cleaner leaves 1/64 of a segment alone, and the end of each segment may have
-    /// less room than the longest entry needs.
-    #[must_use]
-    pub fn live_limit_with(&self, len: usize) -> u64 {
-        let segment = u64::from(self.segment_bytes);
-        let usable = u64::from(self.limit - SURVIVORS - REMOVALS);
-        let waste = u64::from(self.waste).max(len as u64) + segment / u64::from(LEAST_GAIN);
-        let front = (entry::HEADER + self.longest_digest()) as u64;
-        let closed = usable - 1 - u64::from(self.sorts());
-        let surely = closed * segment.saturating_sub(waste + front);
-        surely.min(usable * segment / 100 * 95)
-    }
-
-    /// Returns the size of the log in bytes.
-    #[must_use]
-    pub fn capacity_bytes(&self) -> u64 {
-        u64::from(self.limit) * u64::from(self.segment_bytes)
-    }
-
     // Segments.
-
-    /// Returns the number of segments that the log may still open. A freed segment counts even if
-    /// replies still refer to its memory, for the next segment takes other memory.
-    #[must_use]
-    pub fn available(&self) -> u32 {
-        self.limit - self.order.len() as u32
-    }
-
-    /// Returns the number of segments that have memory, without those that only replies refer to.
-    #[must_use]
-    pub fn taken(&self) -> u32 {
-        (self.order.len() + self.free.len()) as u32
-    }
-
-    /// Returns the number of times since the start that a head segment was closed, or that more
-    /// segments were durable and could be cleaned. The cleaner uses it as a clock.
-    #[must_use]
-    pub fn closings(&self) -> u64 {
-        self.closings
-    }
-
-    /// Returns the number of free segments with memory.
-    #[must_use]
-    pub fn spare(&self) -> u32 {
-        self.free.len() as u32
-    }
-
-    /// Returns the size of each segment of the log in bytes.
-    #[must_use]
-    pub fn segment_bytes(&self) -> u32 {
-        self.segment_bytes
-    }
-
-    /// Returns the maximum of segments in the log.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        self.limit
-    }
 
     /// Returns all blocks of memory that were ever used, by slot.
     #[must_use]
@@ -536,7 +440,7 @@ impl Log {
         let segment = &mut self.slots[slot as usize];
         debug_assert_eq!((segment.live, segment.tombstones), (0, 0), "{:?}", segment.id);
         debug_assert_eq!(segment.state, State::Closed);
-        let id = segment.id;
+        let (id, twin) = (segment.id, segment.twin);
         self.order.remove(&id);
         let waste = segment.waste;
         segment.expires = WallTime::NEVER;
@@ -545,7 +449,7 @@ impl Log {
         } else {
             self.put_slot(slot);
         }
-        self.freed(id);
+        self.freed(id, twin);
         self.discount_waste(waste);
     }
 

@@ -68,7 +68,7 @@ impl Before {
     /// Returns `object`, which is at `at` in the log and `place` in the hash table.
     #[inline]
     pub(super) fn new(log: &Log, place: Place, at: Location, object: &Object<'_>) -> Self {
-        let older = object.older.with(log.slots()[at.slot()].id);
+        let older = log.span(at, object.older);
         let Object { version, expires, .. } = *object;
         Self { place, at, len: object.entry_len(), version, older, expires }
     }

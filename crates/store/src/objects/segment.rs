@@ -7,6 +7,7 @@
 //!
 //! Invariants: bytes below `written` never change while the segment is in the log, apart from
 //! checksums, which the log fills in later, and marks of dead entries ([`crate::objects::entry`]).
+//! While a helper of the cleaner reads a segment, nothing of it changes.
 //! The memory of a segment with pins is not reused, so that replies can refer to it. `live` counts
 //! the bytes that live entries take when they are moved, at most. This file does not know the
 //! meaning of entries.
@@ -14,6 +15,10 @@
 use alloc::vec::Vec;
 
 use crate::types::WallTime;
+
+mod bytes;
+
+pub use bytes::{Bytes, Mark};
 
 /// The size of a segment in bytes, and the largest that a [`Location`] can name.
 pub const SEGMENT_BYTES: u32 = 8 << 20;
@@ -150,8 +155,8 @@ pub enum State {
 /// A block of log memory, and the segment that it has.
 #[derive(Debug)]
 pub struct Segment {
-    /// The whole memory of the block.
-    pub bytes: Vec<u8>,
+    /// The whole memory of the block. It is empty while a helper fills the segment.
+    pub bytes: Bytes,
     /// The id of the segment in the block.
     pub id: SegmentId,
     /// The use of the block: free, open, closed or draining.
@@ -183,14 +188,17 @@ pub struct Segment {
     pub durable: u32,
     /// The earliest time at which an object of the segment may expire.
     pub expires: WallTime,
+    /// The survivor to which a helper of the cleaner copies the segment's entries, 0 if there is
+    /// none. It may have a copy of any entry of this segment, dead ones included.
+    pub twin: SegmentId,
 }
 
 impl Segment {
     /// Returns a free block of log memory with these bytes.
     #[must_use]
-    pub fn new(bytes: Vec<u8>) -> Self {
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
         Self {
-            bytes,
+            bytes: bytes.into(),
             id: SegmentId(0),
             state: State::Free,
             survivor: false,
@@ -205,6 +213,7 @@ impl Segment {
             pins: 0,
             durable: 0,
             expires: WallTime::NEVER,
+            twin: SegmentId(0),
         }
     }
 

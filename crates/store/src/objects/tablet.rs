@@ -15,6 +15,9 @@ use crate::types::{HashKey, KeyHash, TableId, Version};
 /// The number of former tablets from which on the master does not tell them apart.
 const MOST_FORMER: usize = 4096;
 
+/// The maximum of hash functions that [`Tablets::hashers`] copies, so that it takes microseconds.
+const MOST_HASHERS: usize = 1024;
+
 /// A range of a table's key hashes, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tablet {
@@ -62,6 +65,23 @@ struct Owned {
     /// The sorted ranges of key hashes that the master owns. Empty if all tablets of the table were
     /// dropped but objects are left.
     ranges: Vec<(u64, u64)>,
+}
+
+/// The hash functions of a master's tables at some time, for another thread.
+#[derive(Debug, Default)]
+pub(super) struct Hashers(Vec<(TableId, KeyHasher)>);
+
+impl Hashers {
+    /// Returns the hash of `key` in `table` as [`Tablets::hash`] does, or `None` if the table is
+    /// not among these.
+    #[inline]
+    pub(super) fn hash(&self, table: TableId, key: &[u8]) -> Option<KeyHash> {
+        if table.is_records() {
+            return Some(RecordKey::parse(key)?.hash);
+        }
+        let index = self.0.binary_search_by_key(&table, |&(id, _)| id).ok()?;
+        Some(self.0[index].1.hash(key))
+    }
 }
 
 /// The tablets of one master.
@@ -136,6 +156,12 @@ impl Tablets {
             return Some(RecordKey::parse(key)?.hash);
         }
         Some(self.tables[index].hasher.hash(key))
+    }
+
+    /// Returns the hash functions of the tables, of the first [`MOST_HASHERS`] at most.
+    pub(super) fn hashers(&self) -> Hashers {
+        let tables = self.tables.iter().take(MOST_HASHERS);
+        Hashers(tables.map(|owned| (owned.table, owned.hasher)).collect())
     }
 
     /// Returns true if the master serves the objects of `table` under `hash`.

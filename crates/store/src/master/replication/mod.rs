@@ -133,7 +133,7 @@ pub(crate) struct Replication {
     due: Instant,
     /// The time since which a replica of a head has no backup, for want of servers.
     lacking_since: Option<Instant>,
-    /// The number of bytes that the log had taken when there was nothing more to do.
+    /// [`Log::changes`] when there was nothing more to do.
     seen: u64,
     posts: Posts,
     reported: Reported,
@@ -202,7 +202,7 @@ impl Replication {
 
     /// Lets [`Replication::next`] look again if the log has grown since.
     pub(super) fn look(&mut self, log: &Log) {
-        self.pending |= self.replicas > 0 && log.appended_bytes() != self.seen;
+        self.pending |= self.replicas > 0 && log.changes() != self.seen;
     }
 
     /// Lets [`Replication::next`] look again if its time has come.
@@ -251,7 +251,7 @@ impl Replication {
             .or_else(|| self.next_ring(now, (cluster, me), tag));
         self.pending = output.is_some();
         if output.is_none() {
-            self.seen = log.appended_bytes();
+            self.seen = log.changes();
         }
         output
     }

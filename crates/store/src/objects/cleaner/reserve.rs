@@ -1,12 +1,11 @@
 //! The memory that the cleaner keeps free, and whether it is short.
 
-use crate::objects::log::MIN_SEGMENTS;
+use crate::objects::log::{MIN_SEGMENTS, REMOVALS, SURVIVORS};
 use crate::objects::memory::Memory;
 
 /// The free memory that the cleaner aims at, in quarters of segments. Writes wait when
-/// [`SURVIVORS`](crate::objects::log::SURVIVORS) + [`REMOVALS`](crate::objects::log::REMOVALS)
-/// segments are left. The rest is the room of open segments and what has been passed of the present
-/// one: when the head is full, another segment is free.
+/// [`SURVIVORS`] + [`REMOVALS`] segments are left. The rest is the room of open segments and what
+/// has been passed of the present one: when the head is full, another segment is free.
 const RESERVE: u64 = 4 * (MIN_SEGMENTS as u64 - 1);
 /// The free memory beyond [`RESERVE`] at which the cleaner aims in a log with a survivor for old
 /// entries, since the room of this survivor is of no use to others. With half a segment less, one
@@ -17,7 +16,8 @@ pub(super) const TAKEN_FREELY: u32 = 16;
 /// The number of segments that the cleaner keeps ready when it cleans only to limit the log's size.
 const SPARE: u32 = 2;
 
-/// Returns the number of bytes that the cleaner keeps free.
+/// Returns the number of bytes that the cleaner keeps free, without a segment for a job of a
+/// helper.
 #[inline]
 pub(super) fn reserve_bytes(memory: &Memory) -> u64 {
     let quarters = RESERVE + if memory.log.sorts() { RESERVE_TO_SORT } else { 0 };
@@ -31,12 +31,31 @@ pub(super) fn free_bytes(memory: &Memory) -> u64 {
     u64::from(log.available()) * u64::from(log.segment_bytes()) + log.open_room()
 }
 
-/// Returns true if too little memory is free. It also is if less than half of the memory that
-/// the log has taken is live and the next segments would be new memory: to touch new memory costs
-/// more than to copy a few live entries.
-pub(super) fn is_short(memory: &Memory) -> bool {
+/// The free memory that the cleaner keeps for the next job of a helper, in quarters of a segment.
+/// With a quarter less than a server's job needs, a helper got one of ten jobs in a log that was
+/// live to 89 %.
+pub(super) const HELP_ROOM: u64 = 6;
+/// The free memory beyond what a job needs from which on the cleaner wants no help, in quarters of
+/// a segment. With twice as much, a helper had hardly more to do, and 5 % more was moved.
+const ENOUGH: u64 = 6;
+
+/// Returns true if so little memory is free that a helper should work, and so much that its job may
+/// take a segment: this many `quarters` of one beyond what the cleaner keeps free.
+#[inline]
+pub(super) fn wants_help(memory: &Memory, quarters: u32) -> bool {
     let log = &memory.log;
-    if free_bytes(memory) < reserve_bytes(memory) + u64::from(log.segment_bytes()) / 2 {
+    let quarter = u64::from(log.segment_bytes()) / 4;
+    let least = reserve_bytes(memory) + u64::from(quarters) * quarter;
+    let most = least + ENOUGH * quarter;
+    log.available() > SURVIVORS + REMOVALS + 1 && (least..most).contains(&free_bytes(memory))
+}
+
+/// Returns true if too little memory is free to keep `reserve` bytes. It also is if less than half
+/// of the memory that the log has taken is live and the next segments would be new memory: to touch
+/// new memory costs more than to copy a few live entries.
+pub(super) fn is_short(memory: &Memory, reserve: u64) -> bool {
+    let log = &memory.log;
+    if free_bytes(memory) < reserve + u64::from(log.segment_bytes()) / 2 {
         return true;
     }
     let taken = u64::from(log.taken()) * u64::from(log.segment_bytes());

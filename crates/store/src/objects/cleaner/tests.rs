@@ -4,6 +4,7 @@ use crate::objects::cleaner::reserve::TAKEN_FREELY;
 use crate::objects::entry::OBJECT;
 use crate::objects::memory::tests::World;
 use crate::objects::mutate::Change;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sprat_proto::Rng;
@@ -122,8 +123,14 @@ fn a_step_is_bounded() {
 /// Overwrites objects that `draw` chooses in a log that is live to four fifths. Returns the bytes
 /// moved for a hundred bytes written, and the most bytes moved behind one write and behind 32.
 fn overwrite(draw: impl Fn(&mut Rng, u64) -> u64) -> (u64, u64, u64) {
-    let mut world = World::new(128, 1 << 15);
-    let objects = 128 * (1 << 15) * 8 / 10 / (OBJECT as u64 + 108);
+    overwrite_in(World::new(128, 1 << 15), draw).0
+}
+
+/// Overwrites objects in this world as [`overwrite`] does. Returns the world too.
+fn overwrite_in(mut world: World, draw: impl Fn(&mut Rng, u64) -> u64) -> ((u64, u64, u64), World) {
+    let log = &world.memory.log;
+    let bytes = u64::from(log.limit()) * u64::from(log.segment_bytes());
+    let objects = bytes * 8 / 10 / (OBJECT as u64 + 108);
     let mut rng = Rng::seeded(1);
     let moved =
         |world: &World| world.memory.log.appended_bytes() - world.memory.log.written_bytes();
@@ -148,7 +155,7 @@ fn overwrite(draw: impl Fn(&mut Rng, u64) -> u64) -> (u64, u64, u64) {
         }
     }
     let written = world.memory.log.written_bytes() - written;
-    ((moved(&world) - first) * 100 / written, most, most_in_burst)
+    (((moved(&world) - first) * 100 / written, most, most_in_burst), world)
 }
 
 /// Writes pay for the cleaning that they cause: no write finds the log full, a write is followed by
@@ -173,4 +180,24 @@ fn cold_objects_are_moved_less() {
         if hot { rng.below(objects / 10) * 10 } else { rng.below(objects) }
     });
     assert!(hundredths < 100, "{hundredths}");
+}
+
+/// A helper with a core copies nearly all that is moved, and one with half of a core a part of it.
+/// One that is slow, or never gets a core, is soon left alone. No write finds the log full, and the
+/// memory of jobs costs little: without one, 213 bytes are moved for a hundred bytes written.
+#[test]
+fn a_helper_copies_most_entries() {
+    const SEGMENT: u32 = 128 << 10;
+    for (looks, shares) in
+        [(0, 90..101), (300, 90..101), (1000, 20..80), (20_000, 0..10), (u64::MAX, 0..1)]
+    {
+        let mut world = World::new(Worth::SERVER.segments.into(), SEGMENT);
+        world.cleaner.help(Box::new(Late::new(Rng::seeded(1), looks)), Worth::SERVER);
+        let ((hundredths, ..), world) = overwrite_in(world, |rng, objects| rng.below(objects));
+        let log = &world.memory.log;
+        let moved = log.appended_bytes() - log.written_bytes();
+        let share = world.cleaner.helped() * u64::from(SEGMENT) * 100 / moved;
+        assert!(shares.contains(&share), "{looks} looks: {share} % by the helper");
+        assert!((180..240).contains(&hundredths), "{looks} looks: {hundredths}");
+    }
 }

@@ -26,8 +26,8 @@ impl Log {
     pub fn lent_bytes(&self, slice: Slice) -> &[u8] {
         let end = slice.offset as usize + slice.len as usize;
         let bytes = match slice.segment & COPY {
-            0 => self.slots.get(slice.segment as usize).map(|segment| &segment.bytes),
-            _ => self.loans.copies.get((slice.segment & !COPY) as usize),
+            0 => self.slots.get(slice.segment as usize).map(|segment| &segment.bytes[..]),
+            _ => self.loans.copies.get((slice.segment & !COPY) as usize).map(|copy| &copy[..]),
         };
         bytes.and_then(|bytes| bytes.get(slice.offset as usize..end)).unwrap_or(&[])
     }

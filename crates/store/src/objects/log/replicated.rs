@@ -20,7 +20,7 @@
 //! before, and without replicas most entries die before the cleaner moves them.
 
 use super::digests::{DIGEST_HEAD, NAMED, Opened, Survivor};
-use super::survivors::Ends;
+use super::survivors::{Ends, HELPED};
 use super::{Full, Log, Purpose, SURVIVORS};
 use crate::objects::entry::{self, DIGESTED, Head};
 use crate::objects::segment::{Location, Position, Segment, SegmentId, State};
@@ -61,13 +61,16 @@ impl Log {
     }
 
     /// Records that the cleaner has moved what was live in the segment `id`, whose memory is free.
-    pub(super) fn freed(&mut self, id: SegmentId) {
+    /// A helper has copied entries of it to the survivor `twin`, if that is not 0.
+    pub(super) fn freed(&mut self, id: SegmentId, twin: SegmentId) {
         let open = self.survivor_ends();
         if let Some(replicated) = &mut self.replicated {
             // A recovery may have closed the survivors that have entries of the segment. A survivor
             // that was closed alone is older than the open one in its place.
             let is_open = open != Ends::default();
-            let ends = if is_open { open } else { replicated.survivors_end() };
+            let mut ends = if is_open { open } else { replicated.survivors_end() };
+            ends[HELPED] =
+                Position { segment: twin, offset: if twin.0 == 0 { 0 } else { u32::MAX } };
             replicated.lingering.insert(id);
             replicated.leaving.push_back((id, ends));
         }

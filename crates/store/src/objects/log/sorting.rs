@@ -50,9 +50,14 @@ impl Log {
     /// Chooses the survivor for entries of the segment in `slot`, which are moved next.
     pub fn begin_moving(&mut self, slot: u32) {
         let born = self.slots[slot as usize].born();
-        let age = self.last_id.0.saturating_sub(born.0);
-        let is_old = self.sorts() && age as usize >= self.order.len();
-        (self.survivors.current, self.survivors.born) = (usize::from(is_old), born);
+        (self.survivors.current, self.survivors.born) = (usize::from(self.is_old(slot)), born);
+    }
+
+    /// Returns true if entries of the segment in `slot` go to the survivor for old entries.
+    #[must_use]
+    pub fn is_old(&self, slot: u32) -> bool {
+        let age = self.last_id.0.saturating_sub(self.slots[slot as usize].born().0);
+        self.sorts() && age as usize >= self.order.len()
     }
 
     /// Loads the memory of the present survivor to which entries of `len` bytes in all are moved
@@ -122,12 +127,14 @@ impl Log {
 
     /// Returns the ends of the open survivors.
     pub(super) fn survivor_ends(&self) -> Ends {
-        self.survivors.open.map(|open| {
-            open.map_or_else(Position::default, |slot| {
+        let mut ends = Ends::default();
+        for (end, open) in ends.iter_mut().zip(self.survivors.open) {
+            if let Some(slot) = open {
                 let segment = &self.slots[slot as usize];
-                Position { segment: segment.id, offset: segment.written }
-            })
-        })
+                *end = Position { segment: segment.id, offset: segment.written };
+            }
+        }
+        ends
     }
 }
 

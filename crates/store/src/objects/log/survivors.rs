@@ -7,9 +7,12 @@ use crate::objects::segment::{Position, SegmentId};
 /// The number of kinds of survivors: for young and for old entries.
 pub(super) const KINDS: usize = 2;
 
+/// The place in [`Ends`] of the survivor that a helper of the cleaner has filled.
+pub(super) const HELPED: usize = KINDS;
+
 /// The ends of the open survivors: the position behind the last entry in each. It is the default
-/// where none is open.
-pub(super) type Ends = [Position; KINDS];
+/// where none is open. The last one is the end of a survivor that a helper has filled.
+pub(super) type Ends = [Position; KINDS + 1];
 
 /// The open survivors of a log.
 #[derive(Debug, Default)]

@@ -158,7 +158,7 @@ fn no_digest_names_a_survivor_that_was_freed() {
     // The next change names all survivors up to this one.
     log.append(200, Purpose::Recover).unwrap();
     log.end_side();
-    let ([end, _], at) = (log.survivor_ends(), log.tail());
+    let ([end, ..], at) = (log.survivor_ends(), log.tail());
     log.set_replicated(log.slot(end.segment).unwrap(), end.offset);
     assert!(log.change_digest());
     assert_eq!(named(&log, at.segment.0, at.offset), [(end.segment.0, end.offset)]);

@@ -12,6 +12,7 @@ use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
 use crate::message::data::{Amount, Once, RejectRules, Target};
 use crate::message::list::{Listed, objects_head, objects_reply};
+use crate::objects::cleaner::{Late, Worth};
 use crate::objects::entry::{COMPLETION, RECORD};
 use crate::objects::mutate::{Change, Mutation};
 use crate::objects::segment::segment_bytes;
@@ -23,9 +24,17 @@ pub(crate) use world::{LEASE, TABLE, World};
 
 #[test]
 fn random_operations_in_a_small_memory() {
-    for seed in 0..12 {
+    let mut helped = 0;
+    for seed in 0..24 {
         let mut rng = Rng::seeded(seed);
         let mut world = World::new(8 + seed, 4096);
+        let is_helped = seed % 2 > 0;
+        if is_helped {
+            world.cleaner.help(
+                Box::new(Late::new(rng.fork(), [4, 30][seed as usize / 2 % 2])),
+                Worth::default(),
+            );
+        }
         let keys = 20 + rng.below(150);
         let mut refused = 0;
         for n in 0..4000 {
@@ -55,7 +64,9 @@ fn random_operations_in_a_small_memory() {
         world.replay();
         assert!(world.cleaner.cleaned() > 20, "seed {seed}: {}", world.cleaner.cleaned());
         assert!(refused < 2000, "seed {seed}: {refused}");
+        helped += world.cleaner.helped();
     }
+    assert!(helped > 300, "{helped}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::message::Status;
 use crate::message::data::{Once, RejectRules, Target};
 use crate::message::replica::{self, WriteReplica};
 use crate::objects::cleaner::Cleaner;
+use crate::objects::cleaner::{Late, Worth};
 use crate::objects::entry::{Head, Outcome};
 use crate::objects::log::Log;
 use crate::objects::memory::Memory;
@@ -137,10 +138,17 @@ impl World {
         memory.tablets.take(all, HashKey([1; 16]), TableDurability::Cluster).unwrap();
         memory.results.extend(LEASE, Instant::NEVER);
         let frames = || Box::new(MemoryFrames::new(1 << 24, SEGMENT));
+        let mut cleaner = Cleaner::default();
+        if !seed.is_multiple_of(2) {
+            cleaner.help(
+                Box::new(Late::new(Rng::seeded(seed), [4, 30][seed as usize / 2 % 2])),
+                Worth::default(),
+            );
+        }
         Self {
             rng: Rng::seeded(seed),
             memory,
-            cleaner: Cleaner::default(),
+            cleaner,
             backups: (0..BACKUPS).map(|_| Backup::new(frames(), crc32c, 0)).collect(),
             heads: VecDeque::new(),
             survivors: Vec::new(),
