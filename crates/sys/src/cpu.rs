@@ -123,7 +123,10 @@ pub fn run_when_idle() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CpuSet, Idle, Rest, SLEEP_AFTER_NS, SLEEP_AWAITED_AFTER_NS, SPINS, allowed, pin};
+    use super::{
+        CpuSet, Idle, Rest, SLEEP_AFTER_NS, SLEEP_AWAITED_AFTER_NS, SPINS, allowed, pin,
+        run_when_idle,
+    };
     use sprat_proto::Instant;
 
     #[test]
@@ -156,5 +159,17 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_thread_runs_when_idle() {
+        let thread = std::thread::spawn(|| {
+            run_when_idle().unwrap();
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            // The policy is field 41, and the name, which is field 2, may contain spaces.
+            let (_, fields) = stat.rsplit_once(") ").unwrap();
+            fields.split(' ').nth(41 - 3).unwrap().parse::<i32>().unwrap()
+        });
+        assert_eq!(thread.join().unwrap(), libc::SCHED_IDLE);
     }
 }
