@@ -327,13 +327,14 @@ impl<O: Objects> Indexes<'_, O> {
         loop {
             let id = way.id();
             let read = self.objects.read(&[(self.nodes, &node_key(id))]).await?;
+            // Also if it is gone: another way would lead through it again.
+            self.objects.state(|state| state.forget(id));
             let Some(Some((version, bytes))) = read.into_iter().next() else { return Ok(None) };
             let node = Node::parse(&bytes).ok_or(Error::DAMAGED)?;
             let is_leaf = node.level == 0;
             if !(if is_leaf { node.contains(point) } else { way.pass(&node) }) {
                 return Ok(None);
             }
-            self.objects.state(|state| state.forget(id));
             path.push(Read { id, version, bytes: bytes.into() });
             if is_leaf {
                 return Ok(Some(path));
