@@ -201,3 +201,31 @@ fn a_helper_copies_most_entries() {
         assert!((180..240).contains(&hundredths), "{looks} looks: {hundredths}");
     }
 }
+
+/// The tombstone of an object that is removed while a helper may copy it names the survivor of the
+/// copy: it stays as long as that does, or the object would return from the survivor's replicas.
+#[test]
+fn a_tombstone_outlives_the_copies_of_a_helper() {
+    let mut world = World::new(32, 4096);
+    world.cleaner.help(Box::new(Late::new(Rng::seeded(1), u64::MAX)), Worth::default());
+    let mut rng = Rng::seeded(1);
+    while !world.cleaner.help.is_away() {
+        world.acknowledge(0);
+        let key = rng.below(500).to_be_bytes();
+        world.mutate_only(&key, Change::Write(&[1; 100], None)).unwrap();
+        world.cleaner.pay(&mut world.memory);
+    }
+    let copied = |world: &mut World, key: u64| {
+        let (key, table) = (key.to_be_bytes(), crate::objects::memory::tests::TABLE);
+        let hash = world.memory.tablets.locate(table, &key)?;
+        let (_, at) = world.memory.find(table, hash, &key)?;
+        Some(world.memory.log.slots()[at.slot()].twin).filter(|twin| twin.0 > 0)
+    };
+    let (key, twin) = (0..500).find_map(|n| Some((n, copied(&mut world, n)?))).unwrap();
+    let tail = world.memory.log.tail();
+    world.mutate_only(&key.to_be_bytes(), Change::Remove).unwrap();
+    let slot = world.memory.log.slot(tail.segment).unwrap();
+    let bytes = world.memory.log.bytes(Location::new(slot, tail.offset));
+    let Some((Entry::Tombstone(tombstone, _), _)) = entry::parse(bytes) else { panic!("{tail:?}") };
+    assert!(tombstone.older.last >= twin, "{:?} and {twin:?}", tombstone.older);
+}
