@@ -257,7 +257,8 @@ impl Cleaner {
     /// Scans some more segments to choose those with the highest benefit.
     fn choose(&mut self, memory: &Memory, mut slot: usize, left: &mut usize) {
         let slots = memory.log.slots().len();
-        let most = (slots / CHOSEN_SHARE).clamp(self.help.least_chosen(), MOST_CHOSEN);
+        let most =
+            (slots / CHOSEN_SHARE).clamp(self.help.least_chosen(memory.log.limit()), MOST_CHOSEN);
         while slot < slots && *left > 0 {
             *left = left.saturating_sub(SLOT_COST);
             let benefit = benefit(memory, slot);

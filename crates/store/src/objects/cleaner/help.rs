@@ -86,10 +86,16 @@ impl Help {
         self.ready || self.rest.is_some() || changed
     }
 
-    /// Returns the number of segments that a scan has to choose at least: those of some jobs, if
-    /// there is a helper.
-    pub(super) fn least_chosen(&self) -> usize {
-        if self.helper.is_some() { MOST_SOURCES } else { 1 }
+    /// Returns true if there is a helper and the log may have enough `segments` for one.
+    #[inline]
+    pub(super) fn is_used(&self, segments: u32) -> bool {
+        self.helper.is_some() && segments >= self.worth.segments
+    }
+
+    /// Returns the number of segments that a scan of a log of at most `segments` has to choose at
+    /// least: those of a job, if a helper is used.
+    pub(super) fn least_chosen(&self, segments: u32) -> usize {
+        if self.is_used(segments) { MOST_SOURCES } else { 1 }
     }
 
     /// Returns true if a helper has a job.

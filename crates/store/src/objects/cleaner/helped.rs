@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hint::black_box;
 
-use super::help::{Copied, Help, MOST_SOURCES, Stage, Worth};
+use super::help::{Copied, MOST_SOURCES, Stage, Worth};
 use super::job::{Copier, Find, Job, Source};
 use super::reserve::{HELP_ROOM, is_short, reserve_bytes, wants_help};
 use super::{Candidate, Cleaner, GROUP, LEAST_GAIN, Phase, gain, hash_of, least_gain, move_entry};
@@ -51,11 +51,9 @@ impl Cleaner {
     /// Returns true if the helper has no job, and may get one.
     #[inline]
     fn is_free(&self, memory: &Memory) -> bool {
-        let Help { helper, worth, not_before, .. } = &self.help;
-        helper.is_some()
-            && memory.log.limit() >= worth.segments
+        self.help.is_used(memory.log.limit())
             && !self.help.is_away()
-            && memory.log.clock() >= *not_before
+            && memory.log.clock() >= self.help.not_before
     }
 
     /// Returns true if the helper should get a job.
@@ -117,7 +115,7 @@ impl Cleaner {
 
     /// Finds out whether the chosen segments are enough for a job.
     pub(super) fn count_sources(&mut self, memory: &Memory) {
-        self.help.ready = self.help.helper.is_some() && self.sources(memory).is_some();
+        self.help.ready = self.help.is_used(memory.log.limit()) && self.sources(memory).is_some();
     }
 
     /// Gives the helper a job, if enough segments are chosen. Returns true if it did.
@@ -188,7 +186,7 @@ impl Cleaner {
         let size: usize = sources.iter().map(|source| source.next - source.from).sum();
         let gained = size.saturating_sub(written).max(size / LEAST_GAIN as usize);
         self.yields = (gained.max(1) as u32, size.max(1) as u32);
-        self.help.filled += 1;
+        self.help.filled += u64::from(written > HEADER);
         self.help.stage = Stage::Copied(Box::new(Copied {
             slot,
             expires,

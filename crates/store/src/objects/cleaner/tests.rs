@@ -202,6 +202,15 @@ fn a_helper_copies_most_entries() {
     }
 }
 
+/// A helper changes nothing in a log that is too small for one.
+#[test]
+fn a_small_log_has_no_helper() {
+    let draw = |rng: &mut Rng, objects| rng.below(objects);
+    let mut helped = World::new(128, 1 << 15);
+    helped.cleaner.help(Box::new(Late::new(Rng::seeded(1), 0)), Worth::SERVER);
+    assert_eq!(overwrite_in(helped, draw).0, overwrite(draw));
+}
+
 /// The tombstone of an object that is removed while a helper may copy it names the survivor of the
 /// copy: it stays as long as that does, or the object would return from the survivor's replicas.
 #[test]

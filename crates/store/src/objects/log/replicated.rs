@@ -61,7 +61,9 @@ impl Log {
     }
 
     /// Records that the cleaner has moved what was live in the segment `id`, whose memory is free.
-    /// A helper has copied entries of it to the survivor `twin`, if that is not 0.
+    /// A helper has copied entries of it to the survivor `twin`, if that is not 0. An earlier job
+    /// may have copied others to an earlier survivor: another source of that job left before, which
+    /// waits for that one, and segments leave in this order.
     pub(super) fn freed(&mut self, id: SegmentId, twin: SegmentId) {
         let open = self.survivor_ends();
         if let Some(replicated) = &mut self.replicated {
