@@ -322,6 +322,8 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     /// Runs the timers of the transports and the machine that are due, and gives the machine the
     /// outcome of its writes. Returns true if there was work.
+    // Not inlined: it must not lengthen the turns between, and scripts/instructions leaves it out.
+    #[inline(never)]
     fn timers(&mut self, now: Instant) -> bool {
         self.next_timers = now.after(TIMER_CHECK_NS);
         let mut work = false;
