@@ -166,7 +166,7 @@ impl<O: Objects> Indexes<'_, O> {
     async fn add_old(&self, building: &Building, old: &mut Vec<Old>) -> Result<(), Error> {
         let (number, most, mut tries) = (building.number, building.node_bytes, 0);
         while let Some((_, last)) = old.last() {
-            let leaves = self.leaves(&[(number, last.point())], &[]).await?.0;
+            let leaves = self.leaves(&[(number, last.point())]).await?;
             let leaf = leaves.first().ok_or(Error::DAMAGED)?;
             let node = leaf.node()?;
             if node.has(last.point()) {

@@ -60,7 +60,7 @@ impl<O: Objects> Indexes<'_, O> {
     ) -> Result<Again, Error> {
         let index = id.0;
         let points: Vec<_> = edits.iter().map(|(point, _)| (index, point)).collect();
-        let leaves = self.leaves(&points, &[]).await?.0;
+        let leaves = self.leaves(&points).await?;
         for ((point, add), leaf) in edits.iter().zip(&leaves) {
             let node = leaf.node()?;
             let is_full = leaf.bytes.len() + point.entry_len() > most && node.len() > 1;
@@ -124,7 +124,7 @@ impl<O: Objects> Indexes<'_, O> {
         most: impl Fn(u8) -> usize,
     ) -> Result<(), Error> {
         for _ in 0..MOST_SPLITS * points.len() {
-            let leaves = self.leaves(points, &[]).await?.0;
+            let leaves = self.leaves(points).await?;
             let mut large = None;
             // Splits in the middle keep the tree flat, those at the end are for ascending keys.
             for (&(index, point), leaf) in points.iter().zip(&leaves).rev() {

@@ -21,7 +21,7 @@ use core::ops::{Bound, RangeBounds};
 use super::definition::{Catalog, Definition};
 use super::error::Error;
 use super::state::State;
-use super::tree::{Read, catalog_key};
+use super::tree::{Read, Way, catalog_key, node_key};
 use super::{Indexes, Objects, Seen};
 use crate::btree::node::{Goal, Node, OwnedPoint, Point};
 use crate::types::{TableId, Version};
@@ -244,14 +244,21 @@ impl<O: Objects> Indexes<'_, O> {
             return Ok(Page { found: Vec::new(), rest: Some(range.clone()).filter(|_| most == 0) });
         }
         let goal = range.goal(order);
-        let bounds = self.objects.state(|state| state.leaves_beside(index, goal, ahead));
+        let way = self.way(index.number, goal);
+        let copy = self.copy_near(self.nodes, &node_key(way.id()));
+        let bounds = match way.parent().filter(|_| ahead > 0) {
+            Some(parent) => {
+                self.objects.state(|state| state.leaves_beside(index, (goal, parent), ahead))
+            }
+            None => Vec::new(),
+        };
         let next = bounds.iter().map(OwnedPoint::point).filter_map(|bound| match order {
             Order::Ascending => (!range.is_behind(bound)).then_some(Goal::At(bound)),
             Order::Descending => (range.from.point() < bound).then_some(Goal::Before(Some(bound))),
         });
-        let goals: Vec<_> = iter::once(goal).chain(next).map(|goal| (index.number, goal)).collect();
-        let copy = self.copy_near_leaf(index.number, goal);
-        let (leaves, seen) = self.leaves_of(&goals, &[(self.nodes, &catalog_key(copy))]).await?;
+        let next = next.map(|goal| self.way(index.number, goal));
+        let ways: Vec<Way<'_>> = iter::once(way).chain(next).collect();
+        let (leaves, seen) = self.leaves_of(ways, &[(self.nodes, &catalog_key(copy))]).await?;
         let seen = seen.into_iter().next().flatten();
         if !self.has_index(index.number, (&catalog, copy), seen)? {
             return Err(Error::NoIndex(name.into()));

@@ -76,8 +76,8 @@ impl State {
         self.catalog.take()
     }
 
-    pub(super) fn node(&self, id: NodeId) -> Option<Arc<Vec<u8>>> {
-        self.nodes.get(&id).cloned()
+    pub(super) fn node(&self, id: NodeId) -> Option<&[u8]> {
+        Some(self.nodes.get(&id)?)
     }
 
     /// Keeps a node above the leaves.
@@ -108,19 +108,18 @@ impl State {
         self.lone.contains(&index)
     }
 
-    /// Returns the bounds of the leaves beside the one that has a goal, below the same parent, if
+    /// Returns the bounds of the leaves beside the one that has a goal, below the same `parent`, if
     /// the client keeps that: the starts of those behind a point, or the ends of those before the
     /// leaf that ends with a bound. Together they have about `most` entries.
     pub(super) fn leaves_beside(
         &self,
         index: &Definition,
-        goal: Goal<'_>,
+        (goal, parent): (Goal<'_>, NodeId),
         most: usize,
     ) -> Vec<OwnedPoint> {
         let mut bounds = Vec::new();
-        let Some((parent, at)) = self.parent(index.number, goal).filter(|_| most > 0) else {
-            return bounds;
-        };
+        let Some(parent) = self.node(parent).and_then(Node::known) else { return bounds };
+        let at = goal.child_in(&parent);
         // Leaves are about two thirds full.
         let mut entries = 0;
         for ahead in 0..MOST_AHEAD {
@@ -140,23 +139,5 @@ impl State {
             bounds.push(bound.to_owned());
         }
         bounds
-    }
-
-    /// Returns the parent of the leaf that has a goal, if the client keeps it, and the place of the
-    /// leaf in it.
-    fn parent(&self, index: u8, goal: Goal<'_>) -> Option<(Node<'_>, usize)> {
-        let (mut id, mut level) = (ROOT, u8::MAX);
-        loop {
-            let node = Node::known(self.nodes.get(&(index, id))?)?;
-            if node.level >= level {
-                return None;
-            }
-            level = node.level;
-            let at = goal.child_in(&node);
-            if level <= 1 {
-                return Some((node, at));
-            }
-            id = node.entry(at).child;
-        }
     }
 }

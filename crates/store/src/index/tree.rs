@@ -91,7 +91,7 @@ impl Read {
 type Shared = (Version, Arc<Vec<u8>>);
 
 /// The way to the leaf that has a goal.
-struct Way<'p> {
+pub(super) struct Way<'p> {
     index: u8,
     goal: Goal<'p>,
     /// The nodes that the way has passed.
@@ -113,14 +113,20 @@ impl<'p> Way<'p> {
         Self { index, goal, passed, at: ROOT, level, is_at_leaf, is_over, leaf }
     }
 
-    fn id(&self) -> NodeId {
+    /// Returns the last node of the way: the leaf, as far as the client knows that.
+    pub(super) fn id(&self) -> NodeId {
         (self.index, self.at)
+    }
+
+    /// Returns the parent of the leaf, if the client keeps that.
+    pub(super) fn parent(&self) -> Option<NodeId> {
+        self.passed.last().copied().filter(|_| self.level == 1)
     }
 
     /// Goes past the nodes that the client keeps.
     fn descend(&mut self, state: &State) {
         while let Some(bytes) = state.node(self.id())
-            && Node::known(&bytes).is_some_and(|node| self.pass(&node))
+            && Node::known(bytes).is_some_and(|node| self.pass(&node))
         {}
         self.is_at_leaf = self.level == 1 || self.at == ROOT && state.is_lone(self.index);
     }
@@ -179,12 +185,11 @@ impl<O: Objects> Indexes<'_, O> {
         self.objects.nearest((table, key), &all).map_or(first, copy)
     }
 
-    /// Returns a copy of the catalog on the server that has the leaf of a goal, as far as the
-    /// client knows the leaf.
-    pub(super) fn copy_near_leaf(&self, index: u8, goal: Goal<'_>) -> u8 {
+    /// Returns the way to a goal, as far as the client keeps the nodes on it.
+    pub(super) fn way<'g>(&self, index: u8, goal: Goal<'g>) -> Way<'g> {
         let mut way = Way::new(index, goal);
         self.objects.state(|state| way.descend(state));
-        self.copy_near(self.nodes, &node_key(way.id()))
+        way
     }
 
     /// Returns the copy of the catalog that the client uses if none is near.
@@ -196,24 +201,19 @@ impl<O: Objects> Indexes<'_, O> {
         self.objects.state(|state| *state.copy.get_or_insert(random))
     }
 
-    /// Reads the leaves of some points, each with the number of its index, and other objects at the
-    /// same time.
-    pub(super) async fn leaves(
-        &self,
-        points: &[(u8, Point<'_>)],
-        others: &[(TableId, &[u8])],
-    ) -> Result<(Vec<Read>, Vec<Option<Seen>>), Error> {
-        let goals: Vec<_> = points.iter().map(|&(i, point)| (i, Goal::At(point))).collect();
-        self.leaves_of(&goals, others).await
+    /// Reads the leaves of some points, each with the number of its index.
+    pub(super) async fn leaves(&self, points: &[(u8, Point<'_>)]) -> Result<Vec<Read>, Error> {
+        let ways = points.iter().map(|&(index, point)| Way::new(index, Goal::At(point)));
+        Ok(self.leaves_of(ways.collect(), &[]).await?.0)
     }
 
-    /// Reads the leaves that have some goals, as [`Indexes::leaves`] does.
+    /// Reads the leaves of some ways, and other objects at the same time.
     pub(super) async fn leaves_of(
         &self,
-        goals: &[(u8, Goal<'_>)],
+        mut ways: Vec<Way<'_>>,
         others: &[(TableId, &[u8])],
     ) -> Result<(Vec<Read>, Vec<Option<Seen>>), Error> {
-        let (ways, seen) = self.go(goals, others, true).await?;
+        let seen = self.go(&mut ways, others, true).await?;
         Ok((ways.into_iter().filter_map(|way| way.leaf).collect(), seen))
     }
 
@@ -225,19 +225,19 @@ impl<O: Objects> Indexes<'_, O> {
         points: &[(u8, Point<'_>)],
         others: &[(TableId, &[u8])],
     ) -> Result<(Vec<NodeId>, Vec<Option<Seen>>), Error> {
-        let goals: Vec<_> = points.iter().map(|&(i, point)| (i, Goal::At(point))).collect();
-        let (ways, seen) = self.go(&goals, others, false).await?;
+        let ways = points.iter().map(|&(index, point)| Way::new(index, Goal::At(point)));
+        let mut ways: Vec<Way<'_>> = ways.collect();
+        let seen = self.go(&mut ways, others, false).await?;
         Ok((ways.iter().map(Way::id).collect(), seen))
     }
 
-    /// Goes the ways to the leaves that have some goals, and reads these leaves if `reads_leaves`.
-    async fn go<'g>(
+    /// Goes some ways to their leaves, and reads these if `reads_leaves`.
+    async fn go(
         &self,
-        goals: &[(u8, Goal<'g>)],
+        ways: &mut [Way<'_>],
         others: &[(TableId, &[u8])],
         reads_leaves: bool,
-    ) -> Result<(Vec<Way<'g>>, Vec<Option<Seen>>), Error> {
-        let mut ways: Vec<Way<'_>> = goals.iter().map(|&(i, goal)| Way::new(i, goal)).collect();
+    ) -> Result<Vec<Option<Seen>>, Error> {
         let mut seen = Vec::new();
         let mut tries = 0;
         loop {
@@ -271,11 +271,11 @@ impl<O: Objects> Indexes<'_, O> {
             }
             tries += 1;
             if lost && tries > HASTY {
-                self.check_indexes(&ways).await?;
+                self.check_indexes(ways).await?;
                 self.objects.pause(tries).await?;
             }
         }
-        Ok((ways, seen))
+        Ok(seen)
     }
 
     /// Checks that the indexes of ways that have no leaf yet exist. The root of a dropped index may
