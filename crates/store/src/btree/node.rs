@@ -114,9 +114,8 @@ impl OwnedPoint {
     }
 
     /// Returns the first point with an index key behind this one.
-    pub(crate) fn behind(mut key: Vec<u8>) -> Self {
-        key.push(0);
-        Self { key, object: Vec::new() }
+    pub(crate) fn behind(key: &[u8]) -> Self {
+        Self { key: [key, &[0]].concat(), object: Vec::new() }
     }
 }
 

@@ -112,7 +112,10 @@ impl Client {
         self.end(index);
         match result {
             Ok(reply) => match multi::Parts::of_reply(&reply) {
-                Ok(replies) => self.bundle_answered(now, &parts, replies),
+                Ok(replies) => {
+                    self.expect_values(&parts, reply.len());
+                    self.bundle_answered(now, &parts, replies);
+                }
                 Err(refusal) => self.bundle_refused(now, &parts, &refusal),
             },
             Err(error) => {
@@ -125,6 +128,14 @@ impl Client {
             }
         }
         self.event()
+    }
+
+    /// Makes room for the values in a reply of this length, so that they are not copied twice.
+    fn expect_values(&mut self, parts: &[Op], len: usize) {
+        let index = parts.iter().find_map(|&part| self.bundled_part(part));
+        if let Some(part) = index.and_then(|index| self.slots[index as usize].part_of) {
+            self.results(part.multi).reserve(len);
+        }
     }
 
     fn bundle_answered(&mut self, now: Instant, parts: &[Op], mut replies: multi::Parts<'_>) {

@@ -87,7 +87,7 @@ impl Client {
         };
     }
 
-    fn results(&mut self, multi: u32) -> &mut Results {
+    pub(super) fn results(&mut self, multi: u32) -> &mut Results {
         &mut self.slots[multi as usize].extra().results
     }
 

@@ -193,6 +193,11 @@ impl Results {
         (self.left == 0).then(|| core::mem::take(&mut self.parts))
     }
 
+    /// Makes room for values of this number of bytes.
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.parts.values.reserve(bytes);
+    }
+
     /// Keeps the result of the part with this index.
     pub(super) fn keep(&mut self, index: u32, result: Result<PartAnswer<'_>, Error>) {
         let Parts { results, values } = &mut self.parts;

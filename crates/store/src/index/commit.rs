@@ -132,7 +132,9 @@ async fn try_to_commit<O: Objects>(
         changes.extend(begin(tables, number, parts).await?);
     }
     let seen = plan(tables, parts, &mut changes, loose, read).await?;
-    let mut planned: Vec<TransactionPart<'_>> = parts.iter().map(|it| it.part).collect();
+    let more: usize = changes.iter().map(|it| it.edits.len() + 1).sum();
+    let mut planned: Vec<TransactionPart<'_>> = Vec::with_capacity(parts.len() + more);
+    planned.extend(parts.iter().map(|it| it.part));
     for &(part, version) in &seen {
         let TransactionPart { rules, .. } = planned[part];
         if let Err(why) = rules.check(version) {

@@ -52,7 +52,7 @@ impl Range {
     #[must_use]
     pub fn new<K: AsRef<[u8]>>(keys: impl RangeBounds<K>) -> Self {
         let at = |key: &K| OwnedPoint { key: key.as_ref().to_vec(), object: Vec::new() };
-        let behind = |key: &K| OwnedPoint::behind(key.as_ref().to_vec());
+        let behind = |key: &K| OwnedPoint::behind(key.as_ref());
         let from = match keys.start_bound() {
             Bound::Included(key) => at(key),
             Bound::Excluded(key) => behind(key),
