@@ -256,7 +256,7 @@ impl<O: Objects> Indexes<'_, O> {
             Order::Ascending => (!range.is_behind(bound)).then_some(Goal::At(bound)),
             Order::Descending => (range.from.point() < bound).then_some(Goal::Before(Some(bound))),
         });
-        let next = next.map(|goal| self.way(index.number, goal));
+        let next = next.map(|goal| Way::new(index.number, goal));
         let ways: Vec<Way<'_>> = iter::once(way).chain(next).collect();
         let (leaves, seen) = self.leaves_of(ways, &[(self.nodes, &catalog_key(copy))]).await?;
         let seen = seen.into_iter().next().flatten();

@@ -94,9 +94,9 @@ type Shared = (Version, Arc<Vec<u8>>);
 pub(super) struct Way<'p> {
     index: u8,
     goal: Goal<'p>,
+    /// The nodes that the way has passed.
+    passed: Vec<NodeId>,
     at: u64,
-    /// The node that the way has passed last.
-    passed: Option<NodeId>,
     /// The level of the last node. The next one is lower.
     level: u8,
     /// True if the last node is a leaf, as far as the client knows.
@@ -107,10 +107,10 @@ pub(super) struct Way<'p> {
 }
 
 impl<'p> Way<'p> {
-    fn new(index: u8, goal: Goal<'p>) -> Self {
-        let (passed, level) = (None, u8::MAX);
+    pub(super) fn new(index: u8, goal: Goal<'p>) -> Self {
+        let (passed, level) = (Vec::new(), u8::MAX);
         let (is_at_leaf, is_over, leaf) = (false, false, None);
-        Self { index, goal, at: ROOT, passed, level, is_at_leaf, is_over, leaf }
+        Self { index, goal, passed, at: ROOT, level, is_at_leaf, is_over, leaf }
     }
 
     /// Returns the last node of the way: the leaf, as far as the client knows that.
@@ -120,7 +120,7 @@ impl<'p> Way<'p> {
 
     /// Returns the parent of the leaf, if the client keeps that.
     pub(super) fn parent(&self) -> Option<NodeId> {
-        self.passed.filter(|_| self.level == 1)
+        self.passed.last().copied().filter(|_| self.level == 1)
     }
 
     /// Goes past the nodes that the client keeps.
@@ -136,7 +136,7 @@ impl<'p> Way<'p> {
         if !self.goal.is_in(node) || node.level >= self.level {
             return false;
         }
-        self.passed = Some(self.id());
+        self.passed.push(self.id());
         self.level = node.level;
         self.at = node.entry(self.goal.child_in(node)).child;
         true
@@ -144,13 +144,7 @@ impl<'p> Way<'p> {
 
     /// Goes back to the root, and forgets the nodes that led elsewhere.
     fn again(&mut self, state: &mut State) {
-        let mut way = Self::new(self.index, self.goal);
-        let mut has_passed = true;
-        while has_passed {
-            let id = way.id();
-            has_passed = state.node(id).and_then(Node::known).is_some_and(|node| way.pass(&node));
-            state.forget(id);
-        }
+        self.passed.iter().for_each(|&id| state.forget(id));
         state.forget(self.id());
         *self = Self::new(self.index, self.goal);
     }
