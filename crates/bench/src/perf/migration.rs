@@ -124,7 +124,7 @@ fn one(
 }
 
 /// Moves a table to another server. Returns the time that this takes.
-fn relocate(store: &mut Store, name: &str, target: u32) -> Result<Duration, Fail> {
+pub(super) fn relocate(store: &mut Store, name: &str, target: u32) -> Result<Duration, Fail> {
     let begin = Instant::now();
     let number = store.move_tablet(name, 0..=u64::MAX, target)?;
     let mut result = Ok(None);

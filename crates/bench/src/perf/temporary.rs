@@ -1,6 +1,6 @@
 //! A table of one measurement, which is dropped with it.
 
-use sprat::kv::TableId;
+use sprat::kv::{TableId, TableOptions};
 use sprat::locator::Locator;
 
 use super::bench::Bench;
@@ -21,16 +21,17 @@ impl Temporary {
         Self::over(bench, what, 1)
     }
 
-    /// Creates the table with this number of tablets. `what` is a part of its name.
+    /// Creates the table with these options, such as the number of its tablets. `what` is a part of
+    /// its name.
     pub(crate) fn over(
         bench: &mut Bench,
         what: &str,
-        tablets: u32,
+        options: impl Into<TableOptions>,
     ) -> Result<(Self, Store, TableId), Fail> {
         let name = format!("perf-{}-{what}", std::process::id());
         let (coordinator, own) = (bench.coordinator()?, bench.local.own()?);
         let mut store = bench.store(&[])?;
-        let table = store.create_table(&name, tablets)?;
+        let table = store.create_table(&name, options)?;
         Ok((Self { coordinator, own, name }, store, table))
     }
 

@@ -334,6 +334,9 @@ fn cluster_perf_with_several_clients() {
         let args = ["--local", "--size", "100,10KB", "--replicas", "1"];
         cluster_perf(test, &args, &[".alone", ".together"]);
     }
+    // The first write of a pair goes to a table that does not wait for the replica.
+    let kinds = [".sync.first", ".sync.second", ".async.first", ".async.second"];
+    cluster_perf("writeAsyncSync", &["--local", "--size", "100"], &kinds);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 //!
 //! [`plan`] has the tests as data, [`work`] the clients that run them, [`tables`] the objects.
 //! Tests under a workload of YCSB are measured as `ycsb` is, those of indexes as `index` is;
-//! [`interference`], [`broadcast`], [`echo_workload`] and [`transactions`] have loops of their own.
+//! [`interference`], [`async_sync`], [`broadcast`], [`echo_workload`] and [`transactions`] have loops
+//! of their own.
 //!
-//! Not here: `writeAsyncSync`, since the store has no asynchronous writes, and
-//! `transaction_oneMaster`, which has a file of its own.
+//! Not here: `transaction_oneMaster`, which has a file of its own.
 
 use std::cell::RefCell;
 
@@ -16,6 +16,7 @@ use super::row::{Distribution, Row};
 use super::{index, ycsb};
 use crate::fail::Fail;
 
+mod async_sync;
 mod broadcast;
 mod draw;
 mod echo_workload;
@@ -42,6 +43,7 @@ pub(crate) fn run(bench: &mut Bench, name: Name) -> Result<(), Fail> {
         Name::WorkloadThroughput => ycsb::part(bench, name.name(), ycsb::Part::All),
         Name::ReadInterference => interference::run(bench, name.name(), true),
         Name::WriteInterference => interference::run(bench, name.name(), false),
+        Name::WriteAsyncSync => async_sync::run(bench, name.name()),
         Name::EchoWorkload => {
             let (file, gbps) = (bench.message_sizes.clone(), bench.gbps);
             echo_workload::run(bench, file.as_deref(), gbps)

@@ -25,6 +25,8 @@ pub enum Name {
     ReadInterference,
     /// Measures writes of several sizes, alone and all at the same time.
     WriteInterference,
+    /// Measures a write that waits for replicas, behind one that does not.
+    WriteAsyncSync,
     /// Measures reads of one object by several clients at the same time.
     ReadLoaded,
     /// Measures reads by several clients of objects on several servers.
@@ -85,6 +87,7 @@ impl Name {
             Self::WorkloadThroughput => "workloadThroughput",
             Self::ReadInterference => "readInterference",
             Self::WriteInterference => "writeInterference",
+            Self::WriteAsyncSync => "writeAsyncSync",
             Self::ReadLoaded => "readLoaded",
             Self::ReadRandom => "readRandom",
             Self::MultiReadThroughput => "multiReadThroughput",

@@ -64,7 +64,8 @@ fn reading(key: usize, size: usize) -> Exchange {
     Exchange { request: HEADS[0] + key, reply: HEADS[2] + size }
 }
 
-fn writing(key: usize, size: usize) -> Exchange {
+/// Returns the bytes of a write of an object with a key and a value of these lengths.
+pub(super) fn writing(key: usize, size: usize) -> Exchange {
     Exchange { request: HEADS[1] + key + size, reply: HEADS[2] }
 }
 
@@ -91,6 +92,7 @@ pub(super) fn plan(name: Name, settings: &Settings) -> Option<Plan> {
         | Name::WorkloadThroughput
         | Name::ReadInterference
         | Name::WriteInterference
+        | Name::WriteAsyncSync
         | Name::EchoWorkload
         | Name::Broadcast
         | Name::IndexBasic

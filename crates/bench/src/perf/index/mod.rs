@@ -164,7 +164,7 @@ fn measure(
     transport: &str,
 ) -> Result<(Row, More), Fail> {
     let objects = bench.objects(size);
-    let (temporary, _, id) = Temporary::over(bench, "indexed", servers.into())?;
+    let (temporary, _, id) = Temporary::over(bench, "indexed", u32::from(servers))?;
     let store = bench.store(&[transport.to_owned()])?;
     let shape = Shape { objects, size, keys: IN_VALUE };
     let client = RefCell::new(Client::fill(&store, id, shape)?);

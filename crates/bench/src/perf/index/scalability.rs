@@ -58,7 +58,7 @@ fn measure(
     transport: &str,
 ) -> Result<(), Fail> {
     let coordinator = bench.coordinator()?;
-    let (temporary, _, table) = Temporary::over(bench, "indexed", servers.into())?;
+    let (temporary, _, table) = Temporary::over(bench, "indexed", u32::from(servers))?;
     let store = bench.store(&[transport.to_owned()])?;
     let mut owner = Client::fill(&store, table, shape)?;
     owner.create_index()?;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use sprat_bench::perf::{ClusterPerf, Options, Test, Ycsb};
+use sprat_bench::perf::{ClusterPerf, Copies, Options, Test, Ycsb};
 use sprat_bench::ycsb::workload::Workload;
 
 use super::args::{Clients, Objects, Plain, ReadWrite, Replicas, Servers, Sizes, Target};
@@ -91,6 +91,17 @@ pub(crate) enum Tests {
   sprat bench write-interference --size 100,1MB --replicas 1"
     )]
     WriteInterference(Sized),
+    /// Measure a write that waits for its replicas, behind one that waits and one that does not.
+    ///
+    /// --size has the bytes of the first value, and the second one has 100 B. The first write goes
+    /// to a table of durability async, or to the table of the second one, on the same server. The
+    /// cluster that the test starts has one replica of each object unless --replicas says otherwise.
+    #[command(
+        alias = "writeAsyncSync",
+        after_help = "Example:
+  sprat bench write-async-sync --size 100,1MB --replicas 2 --transport fast+shm"
+    )]
+    WriteAsyncSync(Sized),
     /// Measure reads of one object by several clients at the same time.
     #[command(
         alias = "readLoaded",
@@ -394,6 +405,7 @@ impl Tests {
             Self::WorkloadThroughput(args) => (ClusterPerf::WorkloadThroughput, Given::Load(args)),
             Self::ReadInterference(args) => (ClusterPerf::ReadInterference, Given::Sizes(args)),
             Self::WriteInterference(args) => (ClusterPerf::WriteInterference, Given::Sizes(args)),
+            Self::WriteAsyncSync(args) => (ClusterPerf::WriteAsyncSync, Given::Replicated(args)),
             Self::ReadLoaded(args) => (ClusterPerf::ReadLoaded, Given::Clients(args)),
             Self::ReadRandom(args) => (ClusterPerf::ReadRandom, Given::Servers(args)),
             Self::MultiReadThroughput(args) => {
@@ -441,6 +453,7 @@ enum Given<'a> {
     One(&'a ReadWrite),
     Load(&'a UnderLoad),
     Sizes(&'a Sized),
+    Replicated(&'a Sized),
     Clients(&'a ManyClients),
     Servers(&'a ManyServers),
     Echo(&'a EchoWorkload),
@@ -476,6 +489,12 @@ impl Given<'_> {
                 sizes: args.sizes.size.clone(),
                 ..args.plain.options(test)
             },
+            Self::Replicated(args) => {
+                let options = Self::Sizes(args).options(test);
+                let is_open = args.copies.replicas.is_none() && options.coordinator.is_none();
+                let replicas = if is_open { 1 } else { options.copies.replicas };
+                Options { copies: Copies { replicas, ..options.copies }, ..options }
+            }
             Self::Clients(args) => Options {
                 clients: args.clients.counts(),
                 coordinator: args.target.coordinator(),
