@@ -247,6 +247,7 @@ fn indexes_are_exact_while_tablets_move() {
         &transact::COMMITTED,
         &task::CONFLICTS,
         &task::SPLITS,
+        &task::LOOKED_UP,
         &finale::LEVELS,
     ];
     let counts = counts.map(|count| count.load(Ordering::Relaxed));

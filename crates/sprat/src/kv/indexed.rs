@@ -172,6 +172,16 @@ impl Objects for Waiting<'_> {
         objects(self.shared.ask_parts(&parts, deadline))
     }
 
+    async fn look_up(
+        &self,
+        nodes: TableId,
+        key: &[u8],
+        query: &[u8],
+    ) -> Result<Option<Seen>, Error> {
+        let deadline = self.deadline;
+        object(self.shared.ask(|client, at| client.look_up(nodes, key, query, at.min(deadline))))
+    }
+
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
         let deadline = self.deadline;
         versions(self.shared.ask(|client, at| client.transact(parts, at.min(deadline))))

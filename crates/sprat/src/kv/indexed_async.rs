@@ -102,6 +102,19 @@ impl Objects for Starting<'_> {
         start.await
     }
 
+    async fn look_up(
+        &self,
+        nodes: TableId,
+        key: &[u8],
+        query: &[u8],
+    ) -> Result<Option<Seen>, Error> {
+        let (key, query, deadline) = (key.to_vec(), query.to_vec(), self.deadline);
+        let begin = move |machine: &mut Machine, at: Instant| {
+            machine.look_up(nodes, &key, &query, at.min(deadline))
+        };
+        self.client.start(begin, object).await
+    }
+
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
         let deadline = self.deadline;
         let parts: Vec<OwnedTransactionPart> = parts.iter().map(Into::into).collect();

@@ -69,6 +69,12 @@ impl Client {
         self.object(Request::ReadExpiring(()), table, key, &[], rules, deadline)
     }
 
+    /// Looks up entries of the leaf of an index under `key`, with their objects. The answer is
+    /// [`Answer::Object`](super::Answer::Object) with the version of the leaf.
+    pub fn look_up(&mut self, nodes: TableId, key: &[u8], query: &[u8], deadline: Instant) -> Op {
+        self.object(Request::LookUp(()), nodes, key, query, RejectRules::default(), deadline)
+    }
+
     /// Writes an object. The answer is [`Answer::Version`](super::Answer::Version).
     pub fn write(
         &mut self,

@@ -16,14 +16,17 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter;
-use core::ops::{Bound, RangeBounds};
 
 use super::definition::{Catalog, Definition};
 use super::error::Error;
-use super::state::State;
-use super::tree::{Read, Way, catalog_key, node_key};
+use super::range::Range;
+use super::state::{NodeId, State};
+use super::tree::{Read, Way, node_key};
 use super::{Indexes, Objects, Seen};
-use crate::btree::node::{Goal, Node, OwnedPoint, Point};
+use crate::btree::catalog_key;
+use crate::btree::leaf::{Answer, Entry, Query};
+use crate::btree::node::{Goal, OwnedPoint, Point};
+use crate::btree::range::Order;
 use crate::types::{TableId, Version};
 
 /// The most objects of a page.
@@ -31,139 +34,6 @@ const MOST: usize = 1024;
 
 /// The most entries without objects that one look-up removes.
 const MOST_STALE: usize = 16;
-
-/// The end of a range at which a look-up begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Order {
-    Ascending,
-    Descending,
-}
-
-/// A range of index keys: what a scan has not passed yet, which takes objects from both ends.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Range {
-    from: OwnedPoint,
-    /// The first point behind the range. `None`: there is none.
-    to: Option<OwnedPoint>,
-}
-
-impl Range {
-    /// Returns the range of these index keys, at its start.
-    #[must_use]
-    pub fn new<K: AsRef<[u8]>>(keys: impl RangeBounds<K>) -> Self {
-        let at = |key: &K| OwnedPoint { key: key.as_ref().to_vec(), object: Vec::new() };
-        let behind = |key: &K| OwnedPoint::behind(key.as_ref());
-        let from = match keys.start_bound() {
-            Bound::Included(key) => at(key),
-            Bound::Excluded(key) => behind(key),
-            Bound::Unbounded => OwnedPoint::default(),
-        };
-        let to = match keys.end_bound() {
-            Bound::Included(key) => Some(behind(key)),
-            Bound::Excluded(key) => Some(at(key)),
-            Bound::Unbounded => None,
-        };
-        Self { from, to }
-    }
-
-    /// Returns the range of the index keys that begin with these bytes.
-    #[must_use]
-    pub fn prefix(prefix: &[u8]) -> Self {
-        let from = OwnedPoint { key: prefix.to_vec(), object: Vec::new() };
-        let mut end = prefix.to_vec();
-        while end.pop_if(|byte| *byte == u8::MAX).is_some() {}
-        let to = end.last_mut().map(|byte| *byte += 1);
-        let to = to.map(|()| OwnedPoint { key: end, object: Vec::new() });
-        Self { from, to }
-    }
-
-    fn is_behind(&self, point: Point<'_>) -> bool {
-        self.to.as_ref().is_some_and(|to| to.point() <= point)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.is_behind(self.from.point())
-    }
-
-    /// Returns the goal of the way to the leaf at which a look-up begins.
-    fn goal(&self, order: Order) -> Goal<'_> {
-        match order {
-            Order::Ascending => Goal::At(self.from.point()),
-            Order::Descending => Goal::Before(self.to.as_ref().map(OwnedPoint::point)),
-        }
-    }
-
-    /// Returns the range without what a look-up has passed up to a point. `None`: that was no step.
-    fn beyond(&self, order: Order, point: OwnedPoint) -> Option<Self> {
-        let (from, to) = (&self.from, &self.to);
-        match order {
-            Order::Ascending => {
-                (from.point() < point.point()).then(|| Self { from: point, to: to.clone() })
-            }
-            Order::Descending if self.is_behind(point.point()) => None,
-            Order::Descending => Some(Self { from: from.clone(), to: Some(point) }),
-        }
-    }
-
-    /// Adds the points of leaves in the range to `points`, at most `most` in all. The leaves follow
-    /// each other, unless one was split or merged while they were read. Returns the point where the
-    /// rest of the range begins.
-    fn points<'a>(
-        &self,
-        nodes: impl Iterator<Item = Node<'a>>,
-        points: &mut Vec<Point<'a>>,
-        most: usize,
-    ) -> Option<OwnedPoint> {
-        let mut at = None;
-        for node in nodes {
-            if at.is_some_and(|at| at != node.start) {
-                break;
-            }
-            let first = node.before(self.from.point());
-            let behind = (first..node.len()).find(|&i| self.is_behind(node.entry(i).point));
-            let last = behind.unwrap_or(node.len());
-            let end = last.min(first + most - points.len());
-            points.extend((first..end).map(|i| node.entry(i).point));
-            if end < last {
-                return points.last().map(|last| last.to_owned().next());
-            }
-            at = node.end.filter(|end| behind.is_none() && !self.is_behind(*end));
-            if at.is_none() || points.len() == most {
-                break;
-            }
-        }
-        at.map(Point::to_owned)
-    }
-
-    /// Adds the points of leaves in the range to `points` in descending order, as
-    /// [`Range::points`] does. Each leaf is the one before the last. Returns the point where the
-    /// rest of the range ends.
-    fn points_back<'a>(
-        &self,
-        nodes: impl Iterator<Item = Node<'a>>,
-        points: &mut Vec<Point<'a>>,
-        most: usize,
-    ) -> Option<OwnedPoint> {
-        let mut at = None;
-        for node in nodes {
-            if at.is_some_and(|at| Some(at) != node.end) {
-                break;
-            }
-            let first = node.before(self.from.point());
-            let last = self.to.as_ref().map_or(node.len(), |to| node.before(to.point()));
-            let begin = first.max(last.saturating_sub(most - points.len()));
-            points.extend((begin..last).rev().map(|i| node.entry(i).point));
-            if begin > first {
-                return points.last().map(|last| last.to_owned());
-            }
-            at = Some(node.start).filter(|start| self.from.point() < *start);
-            if at.is_none() || points.len() == most {
-                break;
-            }
-        }
-        at.map(Point::to_owned)
-    }
-}
 
 /// An object that a look-up has found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -239,24 +109,32 @@ impl<O: Objects> Indexes<'_, O> {
         }
         // A caller that names no number takes a leaf at a time.
         let ahead = if most <= MOST { most } else { 0 };
-        let most = most.min(MOST);
-        if most == 0 || range.is_empty() {
+        let (most, span) = (most.min(MOST), range.span());
+        if most == 0 || span.is_empty() {
             return Ok(Page { found: Vec::new(), rest: Some(range.clone()).filter(|_| most == 0) });
         }
-        let goal = range.goal(order);
+        let goal = span.goal(order);
         let way = self.way(index.number, goal);
-        let copy = self.copy_near(self.nodes, &node_key(way.id()));
         let bounds = match way.parent().filter(|_| ahead > 0) {
             Some(parent) => {
                 self.objects.state(|state| state.leaves_beside(index, (goal, parent), ahead))
             }
             None => Vec::new(),
         };
+        if bounds.is_empty() && way.is_at_leaf() {
+            let copy = self.copy();
+            let query = Query { table: self.table, order, most: most as u16, copy, span };
+            let page = self.ask(&catalog, index, way.id(), &query, range).await?;
+            if let Some(page) = page {
+                return Ok(page);
+            }
+        }
         let next = bounds.iter().map(OwnedPoint::point).filter_map(|bound| match order {
-            Order::Ascending => (!range.is_behind(bound)).then_some(Goal::At(bound)),
-            Order::Descending => (range.from.point() < bound).then_some(Goal::Before(Some(bound))),
+            Order::Ascending => (!span.is_behind(bound)).then_some(Goal::At(bound)),
+            Order::Descending => (span.from < bound).then_some(Goal::Before(Some(bound))),
         });
         let next = next.map(|goal| Way::new(index.number, goal));
+        let copy = self.copy_near(self.nodes, &node_key(way.id()));
         let ways: Vec<Way<'_>> = iter::once(way).chain(next).collect();
         let (leaves, seen) = self.leaves_of(ways, &[(self.nodes, &catalog_key(copy))]).await?;
         let seen = seen.into_iter().next().flatten();
@@ -265,24 +143,56 @@ impl<O: Objects> Indexes<'_, O> {
         }
         let nodes = leaves.iter().map(Read::node).collect::<Result<Vec<_>, Error>>()?;
         let mut points: Vec<Point<'_>> = Vec::new();
-        let passed = match order {
-            Order::Ascending => range.points(nodes.into_iter(), &mut points, most),
-            Order::Descending => range.points_back(nodes.into_iter(), &mut points, most),
-        };
-        // Entries that have no order lead nowhere.
-        let rest = passed.map(|point| range.beyond(order, point).ok_or(Error::DAMAGED));
-        let rest = rest.transpose()?;
-        Ok(Page { found: self.found(index, &points).await?, rest })
+        let rest = span.points(order, nodes.into_iter(), &mut points, most);
+        let rest = behind(range, order, rest)?;
+        let entries: Vec<Entry<'_>> = points.into_iter().map(|point| (point, None)).collect();
+        Ok(Page { found: self.found(index, &entries).await?, rest })
     }
 
-    /// Reads the objects of some entries of an index, and returns those that have the index keys.
-    /// Removes some of the other entries.
-    async fn found(&self, index: &Definition, points: &[Point<'_>]) -> Result<Vec<Found>, Error> {
+    /// Asks the server of a leaf for its entries in the range of a look-up, with their objects as
+    /// far as the server has them. `None`: the leaf or the catalog has changed.
+    async fn ask(
+        &self,
+        catalog: &Arc<Catalog>,
+        index: &Definition,
+        leaf: NodeId,
+        query: &Query<'_>,
+        range: &Range,
+    ) -> Result<Option<Page>, Error> {
+        let answer = self.objects.look_up(self.nodes, &node_key(leaf), &query.emit()).await?;
+        let Some((_, answer)) = answer else { return Ok(None) };
+        let Some(answer) = Answer::parse(&answer).ok_or(Error::DAMAGED)? else { return Ok(None) };
+        let (copy, version) = answer.catalog;
+        let is_kept = |state: &mut State| {
+            let kept = state.copied(copy);
+            kept.is_some_and(|(kept, of)| of == version && Arc::ptr_eq(&kept, catalog))
+        };
+        if !self.objects.state(is_kept) {
+            // The client has not read this copy yet, or the catalog has changed.
+            let read = self.objects.read(&[(self.nodes, &catalog_key(copy))]).await?;
+            let read = read.into_iter().next().flatten().filter(|read| read.0 == version);
+            if !self.has_index(index.number, (catalog, copy), read)? {
+                return Ok(None);
+            }
+        }
+        let rest = behind(range, query.order, answer.rest)?;
+        Ok(Some(Page { found: self.found(index, &answer.entries).await?, rest }))
+    }
+
+    /// Returns the objects of some entries of an index that have the index keys. Reads those that
+    /// no entry has, and removes some of the entries without objects.
+    async fn found(&self, index: &Definition, entries: &[Entry<'_>]) -> Result<Vec<Found>, Error> {
+        let missing = entries.iter().filter(|(_, object)| object.is_none());
         let keys: Vec<(TableId, &[u8])> =
-            points.iter().map(|point| (self.table, point.object)).collect();
-        let objects = if keys.is_empty() { Vec::new() } else { self.objects.read(&keys).await? };
-        let (mut found, mut stale) = (Vec::with_capacity(points.len()), Vec::new());
-        for (point, object) in points.iter().zip(objects) {
+            missing.map(|(point, _)| (self.table, point.object)).collect();
+        let read = if keys.is_empty() { Vec::new() } else { self.objects.read(&keys).await? };
+        let mut read = read.into_iter();
+        let (mut found, mut stale) = (Vec::with_capacity(entries.len()), Vec::new());
+        for (point, object) in entries {
+            let object = match object {
+                Some((version, value)) => Some((*version, value.to_vec())),
+                None => read.next().flatten(),
+            };
             let Some((version, value)) = object else {
                 stale.push((Version(0), point.to_owned()));
                 continue;
@@ -320,26 +230,8 @@ impl<O: Objects> Indexes<'_, O> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn point(key: &[u8]) -> OwnedPoint {
-        OwnedPoint { key: key.to_vec(), object: Vec::new() }
-    }
-
-    #[test]
-    fn ranges_have_their_bounds() {
-        let range = |from, to| Range { from: point(from), to };
-        assert_eq!(Range::new::<&[u8]>(..), range(b"", None));
-        assert_eq!(Range::new(&b"a"[..]..), range(b"a", None));
-        assert_eq!(Range::new("a".."c"), range(b"a", Some(point(b"c"))));
-        assert_eq!(Range::new("a"..="a"), range(b"a", Some(point(b"a\0"))));
-        let open = (Bound::Excluded("a"), Bound::Unbounded);
-        assert_eq!(Range::new::<&str>(open), range(b"a\0", None));
-        assert_eq!(Range::prefix(b"ab"), range(b"ab", Some(point(b"ac"))));
-        assert_eq!(Range::prefix(b"a\xff\xff"), range(b"a\xff\xff", Some(point(b"b"))));
-        assert_eq!(Range::prefix(b"\xff"), range(b"\xff", None));
-        assert_eq!(Range::prefix(b""), range(b"", None));
-    }
+/// Returns the rest of a range behind what a look-up has passed.
+fn behind(range: &Range, order: Order, passed: Option<OwnedPoint>) -> Result<Option<Range>, Error> {
+    // Entries that have no order lead nowhere.
+    passed.map(|point| range.beyond(order, point).ok_or(Error::DAMAGED)).transpose()
 }

@@ -35,6 +35,7 @@ mod edits;
 mod error;
 mod fit;
 mod look_up;
+mod range;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -49,9 +50,11 @@ pub use change::Change;
 pub use commit::{Part, commit};
 pub use definition::{Definition, NODE_BYTES, Source, pack, unpack};
 pub use error::Error;
-pub use look_up::{Found, Page, Range};
+pub use look_up::{Found, Page};
+pub use range::Range;
 pub use state::State;
 
+use crate::btree::leaf::Answer;
 use crate::btree::node::{Node, emit};
 use crate::client::{self, Cursor, TransactionPart};
 use crate::types::{TableId, Version};
@@ -77,6 +80,15 @@ pub trait Objects {
         &self,
         keys: &[(TableId, &[u8])],
     ) -> impl Future<Output = Result<Vec<Option<Seen>>, client::Error>>;
+
+    /// Looks up entries of the leaf under `key`, with their objects. Returns the version of the leaf
+    /// and the answer, `None` if there is no such leaf.
+    fn look_up(
+        &self,
+        nodes: TableId,
+        key: &[u8],
+        query: &[u8],
+    ) -> impl Future<Output = Result<Option<Seen>, client::Error>>;
 
     /// Commits a transaction. Returns the versions of its objects.
     fn commit(
@@ -113,6 +125,15 @@ pub fn is_intact(bytes: &[u8]) -> bool {
     let same = |it: Node<'_>| emit(it.level, it.start, it.end, it.entries()) == bytes;
     node.is_some_and(same)
         || definition::Catalog::parse(bytes).is_some_and(|it| it.bytes() == bytes)
+}
+
+/// Returns the objects in the answer to a look-up ([`Objects::look_up`]), for tests.
+#[doc(hidden)]
+#[must_use]
+pub fn objects_of_answer(answer: &[u8]) -> Vec<Listed> {
+    let entries = Answer::parse(answer).flatten().map_or(Vec::new(), |answer| answer.entries);
+    let objects = entries.into_iter().filter_map(|(point, object)| Some((point.object, object?)));
+    objects.map(|(key, (version, value))| (key.to_vec(), version, value.to_vec())).collect()
 }
 
 /// The indexes of one table.

@@ -10,12 +10,10 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 
 use super::definition::{Catalog, Definition};
+use crate::btree::COPIES;
 use crate::btree::node::{Goal, Node, OwnedPoint};
 use crate::types::Version;
 
-/// The number of copies of the catalog. Each change checks one of them, so that they share the
-/// load, and so that one is near: on the server of the object that changes, mostly.
-pub(super) const COPIES: u8 = 8;
 /// The most nodes that a client keeps, of [`super::NODE_BYTES`] usually.
 const MOST: usize = 4096;
 

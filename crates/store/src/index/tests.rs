@@ -15,10 +15,12 @@ use core::task::{Context, Poll, Waker};
 use sprat_proto::Rng;
 
 use super::state::ROOT;
-use super::tree::{catalog_key, index_of_node, node_key};
+use super::tree::{index_of_node, node_key};
 use super::*;
 use crate::btree::edit::Edits;
+use crate::btree::leaf::Query;
 use crate::btree::node::{Node, Point};
+use crate::btree::{COPIES, catalog_key};
 use crate::client::Change as Planned;
 use crate::message::data::RejectRules;
 use crate::types::{MAX_INDEX_KEY, MAX_TRANSACTION};
@@ -42,10 +44,11 @@ const SECOND: Source = Source::Field { number: 1, separator: b',' };
 struct Store {
     objects: BTreeMap<(TableId, Vec<u8>), Seen>,
     versions: u64,
-    /// The number of commits, of their parts and of reads.
+    /// The number of commits, of their parts, of reads and of look-ups.
     commits: u64,
     parts: u64,
     reads: u64,
+    look_ups: u64,
 }
 
 impl Store {
@@ -101,6 +104,8 @@ struct Fake {
     state: RefCell<State>,
     /// The part of commits that end with a lost answer, in millionths.
     lost_ppm: u32,
+    /// The part of objects that are on the server of the leaf, in millionths.
+    near_ppm: u32,
 }
 
 /// Lets another task take a turn.
@@ -127,6 +132,33 @@ impl Objects for Fake {
             seen.push(store.objects.get(&(table, key.to_vec())).cloned());
         }
         Ok(seen)
+    }
+
+    async fn look_up(
+        &self,
+        nodes: TableId,
+        key: &[u8],
+        query: &[u8],
+    ) -> Result<Option<Seen>, client::Error> {
+        turn().await;
+        let query = Query::parse(query).expect("an intact query");
+        let chance = |ppm| self.rng.borrow_mut().chance(ppm);
+        self.store.borrow_mut().look_ups += 1;
+        let store = self.store.borrow();
+        let object = |table, key: &[u8]| store.objects.get(&(table, key.to_vec()));
+        let Some((version, leaf)) = object(nodes, key) else { return Ok(None) };
+        // Not all objects are on the server of the leaf.
+        let copy = if chance(self.near_ppm) { query.copy } else { (query.copy + 1) % COPIES };
+        let catalog = object(nodes, &catalog_key(copy));
+        let catalog = catalog.filter(|_| self.near_ppm == 0 || chance(self.near_ppm.max(900_000)));
+        let catalog = catalog.map(|(version, _)| (copy, *version));
+        let near = |key: &[u8]| {
+            let seen = object(query.table, key).filter(|_| chance(self.near_ppm));
+            seen.map(|(version, value)| (*version, &value[..]))
+        };
+        let mut answer = Vec::new();
+        query.answer(leaf, catalog, near, &mut answer);
+        Ok(Some((*version, answer)))
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, client::Error> {
@@ -189,7 +221,7 @@ impl World {
 
     fn client(&mut self, lost_ppm: u32) -> Fake {
         let (store, rng) = (Rc::clone(&self.store), RefCell::new(self.rng.fork()));
-        Fake { store, rng, state: RefCell::default(), lost_ppm }
+        Fake { store, rng, state: RefCell::default(), lost_ppm, near_ppm: 500_000 }
     }
 
     /// Runs tasks to their ends. They take turns at random.
@@ -490,12 +522,13 @@ fn a_key_that_is_too_long_for_an_index_does_not_keep_entries_in_others() {
     world.check();
 }
 
-/// A look-up costs a read of a leaf and of the catalog, and one of the objects. A change costs a
-/// read of the object and a commit.
+/// A look-up costs one request if the server of the leaf has the objects, and a read of the others.
+/// A change costs a read of the object and a commit.
 #[test]
 fn a_client_that_knows_the_nodes_reads_one_leaf() {
     let mut world = World::new(1);
-    let client = world.client(0);
+    let mut client = world.client(0);
+    client.near_ppm = 1_000_000;
     world.only(create(&client, "first", FIRST, 400));
     for n in 0..400 {
         let (key, value) = (alloc::format!("{n}"), alloc::format!("{n:03}"));
@@ -505,18 +538,22 @@ fn a_client_that_knows_the_nodes_reads_one_leaf() {
     assert!(world.check() > 20);
     let counts = |world: &World| {
         let store = world.store.borrow();
-        (store.reads, store.commits)
+        (store.reads, store.commits, store.look_ups)
     };
     world.only(all(&client, "first", Range::new("000"..), 100));
     let before = counts(&world);
     let found = world.only(all(&client, "first", Range::new("077"..="077"), 10));
     assert_eq!(found.iter().map(|it| &it.key[..]).collect::<Vec<_>>(), [b"77"]);
-    assert_eq!(counts(&world), (before.0 + 3, before.1));
+    assert_eq!(counts(&world), (before.0, before.1, before.2 + 1));
     let before = counts(&world);
     let last = Range::new(.."077");
     let page = world.only(of(&client).look_up_back("first", last, 1)).unwrap();
     assert_eq!(page.found.iter().map(|it| &it.key[..]).collect::<Vec<_>>(), [b"76"]);
-    assert_eq!(counts(&world), (before.0 + 3, before.1));
+    assert_eq!(counts(&world), (before.0, before.1, before.2 + 1));
+    client.near_ppm = 0;
+    let before = counts(&world);
+    let found = world.only(all(&client, "first", Range::new("077"..="077"), 10));
+    assert_eq!((found.len(), counts(&world)), (1, (before.0 + 1, before.1, before.2 + 1)));
     // Room in the leaves, so that none has to be split, and none becomes small.
     for key in ["52", "53", "54", "56", "57", "58", "76", "78"] {
         world.only(of(&client).change(key.as_bytes(), Change::Remove, ANY)).unwrap();
@@ -524,7 +561,7 @@ fn a_client_that_knows_the_nodes_reads_one_leaf() {
     let mut put = |key: &[u8], value: &[u8]| {
         let before = counts(&world);
         world.only(of(&client).change(key, Change::Write(value, None), ANY)).unwrap();
-        assert_eq!(counts(&world), (before.0 + 1, before.1 + 1));
+        assert_eq!(counts(&world), (before.0 + 1, before.1 + 1, before.2));
     };
     put(b"77", b"077");
     put(b"77", b"055");

@@ -14,9 +14,10 @@ use core::array;
 
 use super::definition::Catalog;
 use super::error::Error;
-use super::state::{COPIES, Copied, NodeId, ROOT, State};
+use super::state::{Copied, NodeId, ROOT, State};
 use super::{Indexes, Objects, Seen};
 use crate::btree::node::{Entry, Goal, Node, Point, emit};
+use crate::btree::{COPIES, catalog_key};
 use crate::client::{self, Change, TransactionPart};
 use crate::message::data::RejectRules;
 use crate::types::{TableId, Version};
@@ -60,11 +61,6 @@ pub(super) fn index_of_node(key: &[u8]) -> Option<u8> {
         [b'n', index, ..] if key.len() == 10 => Some(*index),
         _ => None,
     }
-}
-
-/// Returns the key of a copy of the catalog.
-pub(super) fn catalog_key(copy: u8) -> [u8; 2] {
-    [b'c', copy]
 }
 
 /// Returns the error of an index that does not exist, by its name in the catalog that was kept.
@@ -116,6 +112,11 @@ impl<'p> Way<'p> {
     /// Returns the last node of the way: the leaf, as far as the client knows that.
     pub(super) fn id(&self) -> NodeId {
         (self.index, self.at)
+    }
+
+    /// Returns true if the last node is the leaf, as far as the client knows.
+    pub(super) fn is_at_leaf(&self) -> bool {
+        self.is_at_leaf
     }
 
     /// Returns the parent of the leaf, if the client keeps that.
@@ -193,7 +194,7 @@ impl<O: Objects> Indexes<'_, O> {
     }
 
     /// Returns the copy of the catalog that the client uses if none is near.
-    fn copy(&self) -> u8 {
+    pub(super) fn copy(&self) -> u8 {
         if let Some(copy) = self.objects.state(|state| state.copy) {
             return copy;
         }

@@ -46,7 +46,7 @@ impl Burst {
 
     /// Announces a request for an object.
     #[inline]
-    pub(super) fn expect(&mut self, memory: &mut Memory, table: TableId, key: &[u8]) {
+    pub(super) fn expect(&mut self, memory: &Memory, table: TableId, key: &[u8]) {
         if self.len < MOST
             && let Some(hash) = memory.tablets.locate(table, key)
         {

@@ -33,6 +33,7 @@ pub(crate) struct Counters {
     pub(crate) resolutions: u64,
     pub(crate) silent: u64,
     pub(crate) enumerations: u64,
+    pub(crate) look_ups: u64,
     pub(crate) multis: u64,
     pub(crate) echoes: u64,
     pub(crate) pings: u64,
@@ -148,6 +149,7 @@ catalogue! {
         "Records of transactions: locked objects, and commits that are not known everywhere.";
     expired Total Objects = memory.expired, "Objects that were removed because they had expired.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
+    look_ups Total Requests = counters.look_ups, "Look-ups in leaves of indexes.";
     multis Total Requests = counters.multis,
         "Multi-operations. Their parts count as operations of their own.";
     echoes Total Requests = counters.echoes, "Echoes.";

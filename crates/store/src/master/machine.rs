@@ -252,7 +252,7 @@ impl Master {
     pub(crate) fn expect_all<'a>(&mut self, keys: impl Iterator<Item = (TableId, &'a [u8])>) {
         if Burst::pays(&self.memory) {
             for (table, key) in keys {
-                self.burst.expect(&mut self.memory, table, key);
+                self.burst.expect(&self.memory, table, key);
             }
             self.burst.prefetch(&self.memory);
         }
@@ -303,7 +303,7 @@ impl Machine for Master {
     #[inline]
     fn expect(&mut self, request: &[u8]) {
         if let Some((table, key)) = ops::key(request) {
-            self.burst.expect(&mut self.memory, table, key);
+            self.burst.expect(&self.memory, table, key);
         }
     }
 

@@ -374,11 +374,17 @@ impl Master {
     #[inline(always)]
     pub(crate) fn locate(&mut self, table: TableId, key: &[u8]) -> Result<KeyHash, Status> {
         let hash = self.memory.tablets.locate(table, key).ok_or(Status::UnknownTablet)?;
+        self.count_access(table, hash);
+        Ok(hash)
+    }
+
+    /// Counts an access to the object of `table` under `hash`.
+    #[inline(always)]
+    pub(crate) fn count_access(&mut self, table: TableId, hash: KeyHash) {
         self.counters.accesses += 1;
         if self.counters.accesses == self.heat.due {
             self.heat.sample(&self.memory.tablets, table, hash);
         }
-        Ok(hash)
     }
 
     /// Returns the end of the log before a mutation, if the mutation does not wait for its replicas

@@ -97,6 +97,8 @@ codes! {
         Validate = 17,
         /// The server learns the decision on a transaction.
         Decide = 18,
+        /// The server looks up entries of a leaf of an index, with their objects.
+        LookUp = 19,
         /// A server joins the cluster.
         Enlist = 64,
         /// A server renews its lease.

@@ -6,6 +6,7 @@
 //! with old objects in it. [`Memory::sweep`](super::memory::Memory::sweep) removes the objects.
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
@@ -90,7 +91,7 @@ pub struct Tablets {
     /// The tables of the master's tablets, sorted by id.
     tables: Vec<Owned>,
     /// The index of the table that the last look-up found.
-    recent: usize,
+    recent: Cell<usize>,
     /// The tablets that the master recovers and does not serve yet.
     arriving: Vec<Tablet>,
     /// The tablet that another master takes over, once this one serves it no more.
@@ -117,11 +118,11 @@ impl Tablets {
 
     /// Returns the hash of `key` in `table`, or `None` if the master does not own its tablet.
     #[inline]
-    pub fn locate(&mut self, table: TableId, key: &[u8]) -> Option<KeyHash> {
-        if self.tables.get(self.recent).is_none_or(|owned| owned.table != table) {
-            self.recent = self.index(table).ok()?;
+    pub fn locate(&self, table: TableId, key: &[u8]) -> Option<KeyHash> {
+        if self.tables.get(self.recent.get()).is_none_or(|owned| owned.table != table) {
+            self.recent.set(self.index(table).ok()?);
         }
-        let owned = &self.tables[self.recent];
+        let owned = &self.tables[self.recent.get()];
         let hash = owned.hasher.hash(key);
         let after = owned.ranges.partition_point(|&(first, _)| first <= hash.0);
         let (_, last) = *owned.ranges.get(after.checked_sub(1)?)?;
@@ -139,7 +140,7 @@ impl Tablets {
     #[inline]
     #[must_use]
     pub fn durability(&self, table: TableId) -> TableDurability {
-        match self.tables.get(self.recent) {
+        match self.tables.get(self.recent.get()) {
             Some(owned) if owned.table == table => owned.durability,
             _ => self.index(table).map_or_else(|_| <_>::default(), |i| self.tables[i].durability),
         }
@@ -380,7 +381,7 @@ impl Tablets {
         self.tables.retain(|o| !o.ranges.is_empty() || needed.contains(&o.table));
         let tables = &self.tables;
         self.floors.retain(|(tablet, _)| tables.iter().any(|o| o.table == tablet.table));
-        self.recent = 0;
+        self.recent.set(0);
     }
 
     fn index(&self, table: TableId) -> Result<usize, usize> {

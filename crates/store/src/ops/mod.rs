@@ -27,6 +27,7 @@ mod append;
 mod echo;
 mod enumerate;
 mod increment;
+mod look_up;
 mod multi;
 mod mutation;
 mod operation;
@@ -47,6 +48,7 @@ pub use append::Append;
 pub use echo::Echo;
 pub use enumerate::{Enumerate, Scan};
 pub use increment::Increment;
+pub use look_up::LookUp;
 pub use multi::{MOST_PARTS, Multi};
 pub use operation::{Call, ClientOperation, Executed, Operation, Order, Parts, Reply};
 pub use read::Read;
@@ -131,6 +133,7 @@ master_operations! {
         Touch => Touch<'_>,
         Swap => Swap<'_>,
         ReadExpiring => ReadExpiring<'_>,
+        LookUp => LookUp<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
         Prepare => Prepare<'_>,
@@ -221,6 +224,7 @@ client_operations! {
     Touch => Touch<'static>,
     Swap => Swap<'static>,
     ReadExpiring => ReadExpiring<'static>,
+    LookUp => LookUp<'static>,
     Enumerate => Enumerate,
     Echo => Echo<'static>,
     Stats => Stats,

@@ -10,11 +10,12 @@ use std::task::Poll;
 use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::check::history::Name;
+use sprat_sim::check::serial;
 use sprat_store::client::{
     Answer, Change, Client, Cursor, Error, Op, OwnedTransactionPart, Part, PartAnswer, PartRequest,
     TransactionPart, WaitedFor,
 };
-use sprat_store::index::{Indexes, Listed, Objects, Seen, State};
+use sprat_store::index::{Indexes, Listed, Objects, Seen, State, objects_of_answer};
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::{TableId, Version};
 
@@ -32,6 +33,8 @@ pub(super) const ANY: RejectRules = RejectRules {
 const MOST_PAUSE_NS: u64 = 100 * MS;
 const PAUSE_NS: u64 = 3 * MS;
 
+/// The number of objects that answers to look-ups had, in all worlds.
+pub(super) static LOOKED_UP: AtomicU64 = AtomicU64::new(0);
 /// The numbers of conflicts, of splits and of merges in all worlds.
 pub(super) static CONFLICTS: AtomicU64 = AtomicU64::new(0);
 pub(super) static SPLITS: AtomicU64 = AtomicU64::new(0);
@@ -216,6 +219,38 @@ impl Objects for Task {
             }
         }
         results.into_iter().collect()
+    }
+
+    async fn look_up(
+        &self,
+        nodes: TableId,
+        key: &[u8],
+        query: &[u8],
+    ) -> Result<Option<Seen>, Error> {
+        let (key, query, deadline) = (key.to_vec(), query.to_vec(), self.deadline);
+        let start = move |client: &mut Client| client.look_up(nodes, &key, &query, deadline);
+        let number = self.score(|score| score.serial.begin());
+        let (version, value) = match self.ask(start).await {
+            Ok(Answer::Object { version, value }) => (version, value.to_vec()),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                self.score(|score| score.serial.unknown(number));
+                return if error == Error::ObjectDoesntExist { Ok(None) } else { Err(error) };
+            }
+        };
+        // A server reads the objects of an answer at one time, as a transaction does.
+        self.score(|score| {
+            for (key, version, bytes) in objects_of_answer(&value) {
+                LOOKED_UP.fetch_add(1, Ordering::Relaxed);
+                let (key, seen) = (key_of(&key), (version.0, tag_of(&bytes)));
+                score
+                    .serial
+                    .add(number, serial::Part::Read { name: name_of(key), seen: Some(seen) });
+                self.seen.borrow_mut().push((key, version, bytes));
+            }
+            score.serial.commit(number, &[]);
+        });
+        Ok(Some((version, value)))
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
