@@ -95,6 +95,19 @@ fn head(key: &[u8]) -> u64 {
     u64::from_be_bytes(head)
 }
 
+/// Returns the number of bytes with which both keys begin.
+fn common(a: &[u8], b: &[u8]) -> usize {
+    let mut at = 0;
+    while let (Some(x), Some(y)) = (a[at..].first_chunk(), b[at..].first_chunk()) {
+        let differing = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        if differing != 0 {
+            return at + differing.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    at + a[at..].iter().zip(&b[at..]).take_while(|(x, y)| x == y).count()
+}
+
 /// A [`Point`] with keys of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OwnedPoint {
@@ -268,16 +281,27 @@ impl<'a> Node<'a> {
 
     /// Returns the number of entries before a point.
     pub(crate) fn before(&self, point: Point<'_>) -> usize {
+        // Behind the bytes that all keys begin with, a number decides mostly.
+        let alike = self.alike(point.key);
+        let wanted = head(&point.key[alike..]);
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low.midpoint(high);
-            if self.entry(middle).point < point {
+            let entry = self.entry(middle).point;
+            let order = head(entry.key.get(alike..).unwrap_or_default()).cmp(&wanted);
+            if order.is_lt() || order.is_eq() && entry < point {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
         low
+    }
+
+    /// Returns the number of bytes with which all index keys of the node begin, and `key` too.
+    fn alike(&self, key: &[u8]) -> usize {
+        let alike = self.end.map_or(0, |end| common(self.start.key, end.key));
+        if key.get(..alike) == self.start.key.get(..alike) { alike } else { 0 }
     }
 
     /// Returns true if the leaf has an entry at a point.
@@ -448,6 +472,34 @@ mod tests {
             let (a, b) = ((key(), key()), (key(), key()));
             assert_eq!(point(&a.0, &a.1).cmp(&point(&b.0, &b.1)), a.cmp(&b));
             assert_eq!(point(&a.0, &a.1).cmp(&point(&a.0, &b.1)), a.1.cmp(&b.1));
+        }
+    }
+
+    #[test]
+    fn points_are_found_behind_bytes_that_all_keys_begin_with() {
+        let mut rng = Rng::seeded(2);
+        for _ in 0..2000 {
+            let prefix = vec![b'a'; rng.below(20) as usize];
+            let mut key = || {
+                let (mut key, len) = (prefix.clone(), rng.below(4));
+                key.extend((0..len).map(|_| rng.below(2) as u8 * 255));
+                key
+            };
+            let mut keys: Vec<Vec<u8>> = (0..8).map(|_| key()).collect();
+            keys.sort();
+            let (start, end) = (point(&keys[0], b""), point(&keys[7], b"z"));
+            let entries = keys.iter().map(|key| Entry::leaf(point(key, b"o")));
+            let bytes = emit(0, start, Some(end), entries);
+            let node = Node::parse(&bytes).unwrap();
+            // Points before and behind the node have other first bytes.
+            let outside = [vec![], vec![b'a'; 3], vec![b'a'; 30], b"Z".to_vec(), b"b".to_vec()];
+            for key in keys.iter().chain(&outside) {
+                for object in [&b""[..], b"o", b"p"] {
+                    let wanted = point(key, object);
+                    let expected = node.entries().filter(|it| it.point < wanted).count();
+                    assert_eq!(node.before(wanted), expected, "{keys:?}: {wanted:?}");
+                }
+            }
         }
     }
 
