@@ -425,6 +425,8 @@ pub(crate) fn emit<'e>(
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use sprat_proto::Rng;
 
     use super::*;
