@@ -9,7 +9,7 @@ use sprat_store::message::list::objects_reply;
 use sprat_store::message::multi::Parts;
 use sprat_store::message::transaction::{self, Answered, Decide};
 use sprat_store::ops::{
-    Append, Commit, Enumerate, Increment, Multi, Operation as _, Prepare, Read, ReadExpiring,
+    Append, Commit, Enumerate, Increment, LookUp, Multi, Operation as _, Prepare, Read, ReadExpiring,
     Remove, Request, Scan, Swap, Touch, Validate, Write,
 };
 
@@ -25,7 +25,7 @@ macro_rules! same {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    same!(bytes, Read ReadExpiring Write Append Touch Swap Remove Increment Enumerate Multi);
+    same!(bytes, LookUp Read ReadExpiring Write Append Touch Swap Remove Increment Enumerate Multi);
     same!(bytes, Prepare Commit Validate Decide);
     for parts in 1..4 {
         if let Ok(Answered::Done(answers)) = transaction::answered(bytes, parts) {
@@ -37,6 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
         Request::Append(()),
         Request::Read(()),
         Request::ReadExpiring(()),
+        Request::LookUp(()),
         Request::Write(None),
         Request::Touch(None),
         Request::Swap(None),

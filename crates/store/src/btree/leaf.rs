@@ -27,6 +27,8 @@ use super::range::{Order, Span};
 use crate::message::Status;
 use crate::types::{TableId, Version};
 
+/// The most entries of an answer.
+pub(crate) const MOST_ENTRIES: usize = 1024;
 /// The longest answer with objects in bytes. Those that do not fit are read by themselves.
 const MOST_BYTES: usize = 16 << 10;
 /// The most objects of an answer.
@@ -132,7 +134,8 @@ impl<'a> Query<'a> {
             }
             _ => return None,
         };
-        let is_sound = rest.is_empty() && wire.zeros == [0; 3] && wire.copy < COPIES && most > 0;
+        let is_sound = rest.is_empty() && wire.zeros == [0; 3] && wire.copy < COPIES;
+        let is_sound = is_sound && (1..=MOST_ENTRIES).contains(&most.into());
         let (table, span) = (TableId(wire.table.get()), Span { from, to });
         is_sound.then_some(Self { table, order, most, copy: wire.copy, span })
     }
@@ -207,5 +210,129 @@ impl<'a> Answer<'a> {
         }
         let catalog = (wire.copy, Version(wire.catalog.get()));
         rest.is_empty().then_some(Some(Self { catalog, rest: behind, entries }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::btree::node::{Entry as NodeEntry, emit};
+
+    fn point<'a>(key: &'a [u8], object: &'a [u8]) -> Point<'a> {
+        Point { key, object }
+    }
+
+    fn query<'a>(order: Order, from: Point<'a>, to: Option<Point<'a>>) -> Query<'a> {
+        Query { table: TableId(7), order, most: 2, copy: 3, span: Span { from, to } }
+    }
+
+    /// A leaf with the index keys b, c and d, each of the object with the same key.
+    fn leaf() -> Vec<u8> {
+        let keys: [&[u8]; 3] = [b"b", b"c", b"d"];
+        let entries = keys.iter().map(|key| NodeEntry::leaf(point(key, key)));
+        emit(0, point(b"b", b""), Some(point(b"x", b"")), entries)
+    }
+
+    /// Returns the answer of the leaf, whose server has the object c alone.
+    fn answer(query: &Query<'_>, leaf: &[u8], catalog: Option<(u8, Version)>) -> Vec<u8> {
+        let mut out = vec![];
+        let object = |key: &[u8]| (key == b"c").then_some((Version(9), &b"value"[..]));
+        query.answer(leaf, catalog, object, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_query_and_its_answer_have_their_golden_bytes() {
+        let asked = query(Order::Ascending, point(b"b", b""), Some(point(b"z", b"")));
+        let golden = b"\0\0\0\0\0\0\0\x07\0\x02\0\x03\x01\0\0\0\0\x01\0\0\0\0b\0\x01\0\0\0\0z";
+        assert_eq!(asked.emit(), golden);
+        assert_eq!(Query::parse(golden), Ok(asked));
+        let answered = answer(&asked, &leaf(), Some((4, Version(5))));
+        let golden = b"\x01\x01\0\x02\x04\0\0\0\0\0\0\0\0\0\0\x05\0\x01\0\0\0\x02cc\0\
+            \0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01bb\
+            \0\0\0\0\0\0\0\x09\0\0\0\x05\0\x01\0\0\0\x01ccvalue";
+        assert_eq!(answered, golden);
+        let parsed = Answer::parse(&answered).flatten().unwrap();
+        assert_eq!(parsed.catalog, (4, Version(5)));
+        assert_eq!(parsed.rest, Some(point(b"c", b"c").to_owned().next()));
+        let c = (point(b"c", b"c"), Some((Version(9), &b"value"[..])));
+        assert_eq!(parsed.entries, [(point(b"b", b"b"), None), c]);
+        for len in 0..answered.len() {
+            assert!(Answer::parse(&answered[..len]).is_none(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_leaf_answers_in_both_orders_up_to_its_end() {
+        let keys = |query: &Query<'_>| {
+            let answered = answer(query, &leaf(), Some((0, Version(1))));
+            let parsed = Answer::parse(&answered).flatten()?;
+            let keys: Vec<u8> = parsed.entries.iter().map(|(point, _)| point.key[0]).collect();
+            Some((keys, parsed.rest))
+        };
+        let (b, d, x) = (point(b"b", b""), point(b"d", b""), point(b"x", b""));
+        let up = |from, to| keys(&query(Order::Ascending, from, to));
+        let down = |from, to| keys(&query(Order::Descending, from, to));
+        assert_eq!(up(d, None), Some((vec![b'd'], Some(x.to_owned()))), "the rest is elsewhere");
+        assert_eq!(up(b, Some(d)), Some((vec![b'b', b'c'], None)));
+        let c = point(b"c", b"c");
+        assert_eq!(down(b, Some(x)), Some((vec![b'd', b'c'], Some(c.to_owned()))));
+        assert_eq!(down(point(b"a", b""), Some(c)), Some((vec![b'b'], Some(b.to_owned()))));
+        // The leaf is not where these begin.
+        assert_eq!((up(point(b"a", b""), None), up(x, None), down(b, None)), (None, None, None));
+    }
+
+    #[test]
+    fn without_a_leaf_or_a_catalog_the_answer_is_to_ask_another_way() {
+        let asked = query(Order::Ascending, point(b"b", b""), None);
+        let catalog = Some((0, Version(1)));
+        let above = emit(
+            1,
+            point(b"b", b""),
+            None,
+            [NodeEntry { point: point(b"b", b""), child: 3 }].into_iter(),
+        );
+        for (leaf, catalog) in [(&leaf(), None), (&above, catalog), (&vec![1, 2, 3], catalog)] {
+            let answered = answer(&asked, leaf, catalog);
+            assert_eq!(answered, [0]);
+            assert!(matches!(Answer::parse(&answered), Some(None)));
+        }
+    }
+
+    #[test]
+    fn an_answer_has_as_many_objects_as_fit() {
+        let keys: Vec<[u8; 2]> = (0..200u16).map(u16::to_be_bytes).collect();
+        let entries = keys.iter().map(|key| NodeEntry::leaf(point(key, key)));
+        let leaf = emit(0, Point::FIRST, None, entries);
+        let asked = Query { most: 200, ..query(Order::Ascending, Point::FIRST, None) };
+        for (len, expected) in [(1, MOST_OBJECTS), (1000, 16), (MOST_BYTES, 0)] {
+            let (value, mut out) = (vec![1; len], vec![]);
+            let object = |_: &[u8]| Some((Version(1), &value[..]));
+            asked.answer(&leaf, Some((0, Version(1))), object, &mut out);
+            let parsed = Answer::parse(&out).flatten().unwrap();
+            let given = parsed.entries.iter().filter(|(_, object)| object.is_some()).count();
+            assert_eq!((parsed.entries.len(), given), (200, expected), "{len}");
+        }
+    }
+
+    proptest! {
+        /// No bytes make a parser panic, and emitting a parsed query gives the same bytes.
+        #[test]
+        fn arbitrary_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Answer::parse(&bytes);
+            if bytes.len() > 16 {
+                let fixed = [0, bytes[9], bytes[10] & 1, 3, bytes[12] & 1, 0, 0, 0];
+                bytes[8..16].copy_from_slice(&fixed);
+            }
+            if let Ok(query) = Query::parse(&bytes) {
+                prop_assert_eq!(query.emit(), &bytes[..]);
+                let _ = answer(&query, &leaf(), Some((0, Version(1))));
+                let _ = answer(&query, &bytes, Some((0, Version(1))));
+            }
+        }
     }
 }

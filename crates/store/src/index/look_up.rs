@@ -24,13 +24,13 @@ use super::state::{NodeId, State};
 use super::tree::{Read, Way, node_key};
 use super::{Indexes, Objects, Seen};
 use crate::btree::catalog_key;
-use crate::btree::leaf::{Answer, Entry, Query};
+use crate::btree::leaf::{Answer, Entry, MOST_ENTRIES, Query};
 use crate::btree::node::{Goal, OwnedPoint, Point};
 use crate::btree::range::Order;
 use crate::types::{TableId, Version};
 
 /// The most objects of a page.
-const MOST: usize = 1024;
+const MOST: usize = MOST_ENTRIES;
 
 /// The most entries without objects that one look-up removes.
 const MOST_STALE: usize = 16;

@@ -54,9 +54,10 @@ pub use look_up::{Found, Page};
 pub use range::Range;
 pub use state::State;
 
-use crate::btree::leaf::Answer;
+use crate::btree::leaf::{Answer, Query};
 use crate::btree::node::{Node, emit};
 use crate::client::{self, Cursor, TransactionPart};
+use crate::message::Status;
 use crate::types::{TableId, Version};
 
 /// Returns the name of the table of the nodes of the indexes of `table`. Ids of tables are never
@@ -134,6 +135,23 @@ pub fn objects_of_answer(answer: &[u8]) -> Vec<Listed> {
     let entries = Answer::parse(answer).flatten().map_or(Vec::new(), |answer| answer.entries);
     let objects = entries.into_iter().filter_map(|(point, object)| Some((point.object, object?)));
     objects.map(|(key, (version, value))| (key.to_vec(), version, value.to_vec())).collect()
+}
+
+/// Returns true if these bytes are an intact answer to a look-up.
+#[must_use]
+pub fn is_intact_answer(answer: &[u8]) -> bool {
+    Answer::parse(answer).is_some()
+}
+
+/// Answers a look-up from the bytes of a leaf alone, for tests.
+///
+/// # Errors
+/// [`Status::BadFormat`](crate::message::Status::BadFormat).
+#[doc(hidden)]
+pub fn answer_query(leaf: &[u8], query: &[u8]) -> Result<Vec<u8>, Status> {
+    let mut answer = Vec::new();
+    Query::parse(query)?.answer(leaf, Some((0, Version(1))), |_| None, &mut answer);
+    Ok(answer)
 }
 
 /// The indexes of one table.

@@ -28,6 +28,7 @@ mod durability;
 mod handover;
 mod heat;
 mod leases;
+mod look_up;
 mod memory;
 mod multi;
 mod recovery;

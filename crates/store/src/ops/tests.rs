@@ -138,6 +138,12 @@ fn requests() {
         ReadExpiring { target: TARGET, key: b"key" }
     );
     golden!(
+        LookUp,
+        36,
+        "01 13 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 00000002 6b6579 7131",
+        LookUp { target: TARGET, key: b"key", query: b"q1" }
+    );
+    golden!(
         Read,
         32,
         "01 02 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 6b6579",
@@ -306,7 +312,7 @@ proptest! {
     /// bytes.
     #[test]
     fn arbitrary_bytes(
-        opcode in 0u8..16,
+        opcode in 0u8..20,
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
     ) {
         let _ = key(&bytes);
@@ -319,6 +325,9 @@ proptest! {
         }
         if let Ok(write) = Write::parse(&bytes) {
             prop_assert_eq!(write.emit(), &bytes[..]);
+        }
+        if let Ok(look_up) = LookUp::parse(&bytes) {
+            prop_assert_eq!(look_up.emit(), &bytes[..]);
         }
         if let Ok(swap) = Swap::parse(&bytes) {
             prop_assert_eq!(swap.emit(), &bytes[..]);
