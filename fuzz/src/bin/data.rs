@@ -9,8 +9,8 @@ use sprat_store::message::list::objects_reply;
 use sprat_store::message::multi::Parts;
 use sprat_store::message::transaction::{self, Answered, Decide};
 use sprat_store::ops::{
-    Append, Commit, Enumerate, Increment, LookUp, Multi, Operation as _, Prepare, Read, ReadExpiring,
-    Remove, Request, Scan, Swap, Touch, Validate, Write,
+    Append, Commit, Enumerate, Increment, LookUp, Multi, Operation as _, Prepare, Read,
+    ReadExpiring, Remove, Request, Scan, Swap, Touch, Validate, Write,
 };
 
 macro_rules! same {

@@ -8,11 +8,12 @@
 //! answer  0 0 u8: ask another way
 //! answer  0 1 u8 | 1 1 u8 if the range has a rest | 2 count u16 | 4 copy of the catalog u8
 //!         5 zeros | 8 version of the copy u64 | the point where the rest begins or ends | entries
-//! entry   0 version of the object u64, 0 if it is not here | 8 value length u32 | the point | value
+//! entry   0 version of the object u64, 0 if it is not here | 8 value length u32
+//!         12 the point | value
 //! ```
 //!
-//! The answer has the version of the first copy of the catalog, from `first` on, that is here: it
-//! shows the client whether the index still exists.
+//! The answer has the version of the first copy of the catalog, from the one in the query on, that
+//! is here: it shows the client whether the index still exists.
 //!
 //! Invariant: parsing checks all lengths and never panics.
 

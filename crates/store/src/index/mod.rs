@@ -82,8 +82,8 @@ pub trait Objects {
         keys: &[(TableId, &[u8])],
     ) -> impl Future<Output = Result<Vec<Option<Seen>>, client::Error>>;
 
-    /// Looks up entries of the leaf under `key`, with their objects. Returns the version of the leaf
-    /// and the answer, `None` if there is no such leaf.
+    /// Looks up entries of the leaf under `key`, with their objects. Returns the version of the
+    /// leaf and the answer, `None` if there is no such leaf.
     fn look_up(
         &self,
         nodes: TableId,

@@ -3,8 +3,8 @@
 //!
 //! [`plan`] has the tests as data, [`work`] the clients that run them, [`tables`] the objects.
 //! Tests under a workload of YCSB are measured as `ycsb` is, those of indexes as `index` is;
-//! [`interference`], [`async_sync`], [`broadcast`], [`echo_workload`] and [`transactions`] have loops
-//! of their own.
+//! [`interference`], [`async_sync`], [`broadcast`], [`echo_workload`] and [`transactions`] have
+//! loops of their own.
 //!
 //! Not here: `transaction_oneMaster`, which has a file of its own.
 

@@ -94,8 +94,8 @@ pub(crate) enum Tests {
     /// Measure a write that waits for its replicas, behind one that waits and one that does not.
     ///
     /// --size has the bytes of the first value, and the second one has 100 B. The first write goes
-    /// to a table of durability async, or to the table of the second one, on the same server. The
-    /// cluster that the test starts has one replica of each object unless --replicas says otherwise.
+    /// to a table of durability async, or to the table of the second one, on the same server. A
+    /// cluster that the test starts has one replica of each object, or as many as --replicas says.
     #[command(
         alias = "writeAsyncSync",
         after_help = "Example:

@@ -57,7 +57,7 @@ fn an_answer_has_the_objects_that_can_be_read() {
     let first = Some((Version(3), b"first".to_vec()));
     let second = Some((Version(4), b"second".to_vec()));
     let catalog = (6, Version(2));
-    let all = vec![first.clone(), second.clone(), None];
+    let all = vec![first, second.clone(), None];
     assert_eq!(answered(&rig.ask(look_up())), Ok(Some((1, catalog, all))));
     assert_eq!(rig.master.counter("look_ups"), 1);
 
