@@ -1,6 +1,6 @@
 //! Fuzzes the catalog, the nodes, edits of leaves and look-ups in them, and values with packed
-//! keys: no bytes make the parsers panic, an edited leaf is intact if it was, an answer to a look-up
-//! is intact, and what was packed comes back.
+//! keys: no bytes make the parsers panic, an edited leaf is intact if it was, an answer to a
+//! look-up is intact, and what was packed comes back.
 
 #![no_main]
 
