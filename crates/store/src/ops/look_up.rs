@@ -23,6 +23,7 @@ use crate::btree::{COPIES, catalog_key};
 use crate::master::Master;
 use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
 use crate::message::{Opcode, Status};
+use crate::objects::cache;
 use crate::objects::locks::Access;
 use crate::objects::memory;
 use crate::objects::memory::Memory;
@@ -97,6 +98,8 @@ impl<'a> Operation<'a> for LookUp<'a> {
             return Ok(Executed::Read { table, durable: false });
         };
         let leaf = log.object(at);
+        // Finding an entry would miss the cache several times, one after the other.
+        cache::load(leaf.value);
         let mut durable = log.is_durable(at);
         let catalog = here.and_then(|(copy, hash)| {
             let (_, at) = memory.find(table, hash, &catalog_key(copy))?;

@@ -20,6 +20,7 @@ use crate::message::transaction::{
     self, ANSWER, Change, Conflict, Decide, Decision, Front, Participant, Resolve, Resolved, answer,
 };
 use crate::message::{Opcode, Status};
+use crate::objects::cache;
 use crate::objects::commit::{Item, version_of};
 use crate::objects::locks::Access;
 use crate::objects::memory::{self, Memory};
@@ -74,6 +75,9 @@ impl<'a> Parts<'a> {
     /// Finds the objects of a request. Their edits are to follow: see [`Parts::edited`].
     fn find(master: &mut Master, call: &Call<'_>, front: &Front<'a>) -> Result<Self, Status> {
         let wall = master.wall(call.now);
+        if front.count > 1 {
+            master.expect_all(front.parts.map(|part| (part.table, part.key)));
+        }
         let mut items = Vec::with_capacity(front.count);
         for part in front.parts {
             let planned = match part.change {
@@ -109,9 +113,15 @@ impl<'a> Parts<'a> {
         if !front.has_edits {
             return Ok(all);
         }
-        for (part, item) in front.parts.zip(&self.items) {
-            let Change::Edit(edits) = part.change else { continue };
-            let leaf = item.before.map(|before| master.memory.log.object(before.at).value);
+        let leaf = |item: &Item<'_>| Some(master.memory.log.object(item.before?.at).value);
+        let edits = || {
+            front.parts.zip(&self.items).filter_map(|(part, item)| match part.change {
+                Change::Edit(edits) => Some((edits, leaf(item))),
+                _ => None,
+            })
+        };
+        edits().filter_map(|(_, leaf)| leaf).for_each(cache::load);
+        for (edits, leaf) in edits() {
             // What a segment has no room for is not worth the work.
             bytes += leaf.map_or(0, <[u8]>::len) + edits.len();
             if bytes > master.memory.log.longest_entry() {
