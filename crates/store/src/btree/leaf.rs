@@ -120,9 +120,9 @@ impl<'a> Query<'a> {
 
     fn parts(bytes: &'a [u8]) -> Option<Self> {
         let (wire, rest) = QueryWire::ref_from_prefix(bytes).ok()?;
-        let (order, most) = match wire.order {
-            0 => (Order::Ascending, wire.most.get()),
-            1 => (Order::Descending, wire.most.get()),
+        let order = match wire.order {
+            0 => Order::Ascending,
+            1 => Order::Descending,
             _ => return None,
         };
         let from = Point::parse(rest)?;
@@ -135,10 +135,11 @@ impl<'a> Query<'a> {
             }
             _ => return None,
         };
-        let is_sound = rest.is_empty() && wire.zeros == [0; 3] && wire.copy < COPIES;
-        let is_sound = is_sound && (1..=MOST_ENTRIES).contains(&most.into());
+        let (most, copy) = (wire.most.get(), wire.copy);
+        let is_whole = rest.is_empty() && wire.zeros == [0; 3];
+        let is_bounded = (1..=MOST_ENTRIES).contains(&most.into()) && copy < COPIES;
         let (table, span) = (TableId(wire.table.get()), Span { from, to });
-        is_sound.then_some(Self { table, order, most, copy: wire.copy, span })
+        (is_whole && is_bounded).then_some(Self { table, order, most, copy, span })
     }
 
     /// Adds the answer to `out`: the entries of `leaf` in the range, each with what `object`
@@ -170,10 +171,15 @@ impl<'a> Query<'a> {
         let begin = out.len();
         out.extend_from_slice(wire.as_bytes());
         rest.iter().for_each(|rest| rest.point().emit(out));
-        for (i, point) in points.iter().enumerate() {
-            let fits = |value: &[u8]| out.len() - begin + value.len() <= MOST_BYTES;
-            let found = if i < MOST_OBJECTS { object(point.object) } else { None };
-            let (version, value) = found.filter(|(_, value)| fits(value)).unwrap_or_default();
+        let mut left = MOST_OBJECTS;
+        for point in &points {
+            let mut found = if left > 0 { object(point.object) } else { None };
+            left = left.saturating_sub(1);
+            if found.is_some_and(|(_, value)| out.len() - begin + value.len() > MOST_BYTES) {
+                // The client has to read in any case. It reads those behind at the same time.
+                (found, left) = (None, 0);
+            }
+            let (version, value) = found.unwrap_or_default();
             let (version, value_len) = (version.0.into(), (value.len() as u32).into());
             out.extend_from_slice(EntryWire { version, value_len }.as_bytes());
             point.emit(out);
@@ -188,29 +194,28 @@ impl<'a> Answer<'a> {
         if bytes == [0] {
             return Some(None);
         }
-        let (wire, mut rest) = AnswerWire::ref_from_prefix(bytes).ok()?;
-        if wire.is_found != 1 || wire.copy >= COPIES {
+        let (wire, mut bytes) = AnswerWire::ref_from_prefix(bytes).ok()?;
+        if (wire.is_found, wire.zeros) != (1, [0; 3]) || wire.has_rest > 1 || wire.copy >= COPIES {
             return None;
         }
-        let mut point = || {
-            let point = Point::parse(rest)?;
-            rest = &rest[point.len()..];
-            Some(point)
-        };
-        let behind = if wire.has_rest == 1 { Some(point()?.to_owned()) } else { None };
+        let mut rest = None;
+        if wire.has_rest == 1 {
+            let point = Point::parse(bytes)?;
+            (rest, bytes) = (Some(point.to_owned()), &bytes[point.len()..]);
+        }
         let count = usize::from(wire.count.get());
-        let mut entries = Vec::with_capacity(count.min(rest.len() / size_of::<EntryWire>()));
+        let mut entries = Vec::with_capacity(count.min(bytes.len() / size_of::<EntryWire>()));
         for _ in 0..count {
-            let (entry, behind) = EntryWire::ref_from_prefix(rest).ok()?;
+            let (entry, behind) = EntryWire::ref_from_prefix(bytes).ok()?;
             let point = Point::parse(behind)?;
             let value_len = entry.value_len.get() as usize;
             let (value, behind) = behind[point.len()..].split_at_checked(value_len)?;
             let version = Version(entry.version.get());
             entries.push((point, (version != Version(0)).then_some((version, value))));
-            rest = behind;
+            bytes = behind;
         }
         let catalog = (wire.copy, Version(wire.catalog.get()));
-        rest.is_empty().then_some(Some(Self { catalog, rest: behind, entries }))
+        bytes.is_empty().then_some(Some(Self { catalog, rest, entries }))
     }
 }
 
@@ -311,9 +316,13 @@ mod tests {
         let leaf = emit(0, Point::FIRST, None, entries);
         let asked = Query { most: 200, ..query(Order::Ascending, Point::FIRST, None) };
         for (len, expected) in [(1, MOST_OBJECTS), (1000, 16), (MOST_BYTES, 0)] {
-            let (value, mut out) = (vec![1; len], vec![]);
-            let object = |_: &[u8]| Some((Version(1), &value[..]));
+            let (value, mut out, mut asked_for) = (vec![1; len], vec![], 0);
+            let object = |_: &[u8]| {
+                asked_for += 1;
+                Some((Version(1), &value[..]))
+            };
             asked.answer(&leaf, Some((0, Version(1))), object, &mut out);
+            assert_eq!(asked_for, MOST_OBJECTS.min(expected + 1), "none behind one too long");
             let parsed = Answer::parse(&out).flatten().unwrap();
             let given = parsed.entries.iter().filter(|(_, object)| object.is_some()).count();
             assert_eq!((parsed.entries.len(), given), (200, expected), "{len}");

@@ -1,10 +1,12 @@
 //! Look-ups and ordered scans: the objects whose index keys are in a range.
 //!
 //! ```text
-//!  a leaf ─► its entries in the range ─► their objects, all at once ─► those that have the key
+//!  the master of a leaf ─► its entries in the range, with objects that it has
+//!                       ─► the other objects, all at once ─► those that have the key
 //! ```
 //!
-//! A look-up that wants more objects than a leaf has reads the next leaves at the same time, as far
+//! A client that does not know the leaf reads the nodes on the way to it, and the leaf itself. A
+//! look-up that wants more objects than a leaf has reads the next leaves at the same time, as far
 //! as the client keeps their parent.
 //!
 //! A scan takes objects from either end of a range. No leaf names its neighbours, so each way

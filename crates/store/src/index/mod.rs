@@ -13,11 +13,11 @@
 //! Each index is a B+ tree. Its nodes are objects of a table of their own, the node table, so that
 //! they are spread over the servers, and kept in the log, replicated, recovered and moved as all
 //! objects are. Transactions change an object together with its entries, and split a node together
-//! with its parent. Servers know of indexes only what an edit of a leaf is.
+//! with its parent. Servers know of indexes only what an edit of a leaf is, and a look-up in it.
 //!
-//! A client keeps the nodes above the leaves, so that a look-up reads one leaf, and then the
-//! objects. A node has its own range: a client that comes by an old way sees that, and goes again
-//! from the root.
+//! A client keeps the nodes above the leaves, so that a look-up asks the master of one leaf, and
+//! then reads the objects that this server does not have. A node has its own range: a client that
+//! comes by an old way sees that, and goes again from the root.
 //!
 //! Invariants:
 //! - At each moment, each point of an index is in the range of exactly one leaf that the root leads
@@ -137,7 +137,8 @@ pub fn objects_of_answer(answer: &[u8]) -> Vec<Listed> {
     objects.map(|(key, (version, value))| (key.to_vec(), version, value.to_vec())).collect()
 }
 
-/// Returns true if these bytes are an intact answer to a look-up.
+/// Returns true if these bytes are an intact answer to a look-up, for tests.
+#[doc(hidden)]
 #[must_use]
 pub fn is_intact_answer(answer: &[u8]) -> bool {
     Answer::parse(answer).is_some()

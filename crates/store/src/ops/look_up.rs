@@ -25,8 +25,7 @@ use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
 use crate::message::{Opcode, Status};
 use crate::objects::cache;
 use crate::objects::locks::Access;
-use crate::objects::memory;
-use crate::objects::memory::Memory;
+use crate::objects::memory::{self, Memory};
 use crate::types::{KeyHash, TableId, Version, WallTime};
 
 /// A request to look up entries of a leaf, with their objects.

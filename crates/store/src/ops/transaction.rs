@@ -120,13 +120,15 @@ impl<'a> Parts<'a> {
                 _ => None,
             })
         };
-        edits().filter_map(|(_, leaf)| leaf).for_each(cache::load);
         for (edits, leaf) in edits() {
             // What a segment has no room for is not worth the work.
             bytes += leaf.map_or(0, <[u8]>::len) + edits.len();
             if bytes > master.memory.log.longest_entry() {
                 return Err(Status::ValueTooLong);
             }
+            leaf.into_iter().for_each(cache::load);
+        }
+        for (edits, leaf) in edits() {
             let edits = Edits::parse(edits)?;
             all.push(leaf.ok_or(Status::OtherLeaf).and_then(|leaf| edits.apply(leaf)));
         }

@@ -45,10 +45,10 @@ pub(super) fn run(bench: &mut Bench, name: &str) -> Result<(), Fail> {
     ));
     let (sync, mut store, sync_table) = Temporary::create(bench, "sync")?;
     let options = TableOptions { span: 1, durability: TableDurability::Async };
-    let (not, _, async_table) = Temporary::over(bench, "async", options)?;
+    let (lagging, _, async_table) = Temporary::over(bench, "async", options)?;
     let server = store.tablets(sync.name())?[0].server;
-    if store.tablets(not.name())?[0].server != server {
-        relocate(&mut store, not.name(), server.index)?;
+    if store.tablets(lagging.name())?[0].server != server {
+        relocate(&mut store, lagging.name(), server.index)?;
     }
     for transport in bench.transports.clone() {
         let store = bench.store(std::slice::from_ref(&transport))?;
@@ -67,7 +67,7 @@ pub(super) fn run(bench: &mut Bench, name: &str) -> Result<(), Fail> {
         }
     }
     bench.report.end()?;
-    not.end()?;
+    lagging.end()?;
     sync.end()
 }
 

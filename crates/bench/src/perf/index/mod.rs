@@ -1,7 +1,7 @@
 //! The test `index`: look-ups, indexed writes and ordered scans, each in turns with operations that
 //! need no index, by the number of indexes and of servers; and the rate at which indexes are built.
 //!
-//! A look-up has two reads beside it, since it reads a leaf and then the object. An indexed write
+//! A look-up has two reads beside it, for the entry in a leaf and for the object. An indexed write
 //! has two writes beside it, which are what a program without indexes would do: write the object
 //! and an entry.
 

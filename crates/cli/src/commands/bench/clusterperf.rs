@@ -491,8 +491,8 @@ impl Given<'_> {
             },
             Self::Replicated(args) => {
                 let options = Self::Sizes(args).options(test);
-                let is_open = args.copies.replicas.is_none() && options.coordinator.is_none();
-                let replicas = if is_open { 1 } else { options.copies.replicas };
+                let is_default = args.copies.replicas.is_none() && options.coordinator.is_none();
+                let replicas = if is_default { 1 } else { options.copies.replicas };
                 Options { copies: Copies { replicas, ..options.copies }, ..options }
             }
             Self::Clients(args) => Options {
