@@ -248,6 +248,8 @@ fn indexes_are_exact_while_tablets_move() {
         &task::CONFLICTS,
         &task::SPLITS,
         &task::LOOKED_UP,
+        &task::WHOLE,
+        &task::UNDONE,
         &finale::LEVELS,
     ];
     let counts = counts.map(|count| count.load(Ordering::Relaxed));

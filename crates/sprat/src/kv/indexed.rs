@@ -12,12 +12,12 @@ use sprat_store::client::{
     Answer, Cursor, Error, Part, PartRequest, TableInfo, TableOptions, TransactionPart, WaitedFor,
 };
 use sprat_store::index::{
-    self, Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
-    NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
+    self, Building, Change, Changed, Cleaning, Definition, Error as IndexError, Found, Indexes,
+    Listed, NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
 };
 use sprat_store::types::{Lifetime, TableId, Version};
 
-use super::answers::{found, object_or_none, page};
+use super::answers::{found, object_or_none, page, version};
 use super::client::Client;
 use super::condition::Condition;
 use super::draft::Draft;
@@ -135,6 +135,11 @@ pub(super) fn listed(outcome: Outcome) -> Result<(Vec<Listed>, Option<Cursor>), 
     Ok((objects.collect(), page.next.clone()))
 }
 
+/// Returns the outcome of a change that one operation makes.
+pub(super) fn changed(outcome: Outcome) -> Result<Changed, Error> {
+    Changed::of(version(outcome))
+}
+
 pub(super) fn versions(outcome: Outcome) -> Result<Vec<Version>, Error> {
     match outcome? {
         Answer::Committed(versions) => Ok(versions),
@@ -180,6 +185,11 @@ impl Objects for Waiting<'_> {
     ) -> Result<Option<Seen>, Error> {
         let deadline = self.deadline;
         object(self.shared.ask(|client, at| client.look_up(nodes, key, query, at.min(deadline))))
+    }
+
+    async fn change(&self, nodes: TableId, part: &TransactionPart<'_>) -> Result<Changed, Error> {
+        let deadline = self.deadline;
+        changed(self.shared.ask(|client, at| client.change_indexed(nodes, part, at.min(deadline))))
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {

@@ -9,8 +9,8 @@ use sprat_store::client::{
     Client as Machine, Cursor, Error, OwnedTransactionPart, TransactionPart,
 };
 use sprat_store::index::{
-    self, Building, Change, Cleaning, Definition, Error as IndexError, Found, Indexes, Listed,
-    NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
+    self, Building, Change, Changed, Cleaning, Definition, Error as IndexError, Found, Indexes,
+    Listed, NODE_BYTES, Objects, Page, Range, Seen, Source, State, node_table,
 };
 use sprat_store::types::{TableId, Version};
 
@@ -18,7 +18,7 @@ use super::asynchronous::{AsyncClient, AsyncTable};
 use super::condition::Condition;
 use super::draft::Draft;
 use super::indexed::{
-    checked, listed, node_options, object, objects, out_of_time, reading, versions,
+    changed, checked, listed, node_options, object, objects, out_of_time, reading, versions,
 };
 use super::known::{KnownIndexes, Sealed};
 use super::multi::{OwnedParts, Part};
@@ -113,6 +113,14 @@ impl Objects for Starting<'_> {
             machine.look_up(nodes, &key, &query, at.min(deadline))
         };
         self.client.start(begin, object).await
+    }
+
+    async fn change(&self, nodes: TableId, part: &TransactionPart<'_>) -> Result<Changed, Error> {
+        let (part, deadline) = (OwnedTransactionPart::from(part), self.deadline);
+        let begin = move |machine: &mut Machine, at: Instant| {
+            machine.change_indexed(nodes, &part.part(), at.min(deadline))
+        };
+        self.client.start(begin, changed).await
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {

@@ -67,39 +67,53 @@ impl<'a> Edits<'a> {
     /// [`Status::OtherLeaf`]: the bytes are no leaf with this range, or the leaf would become too
     /// large or too small.
     pub fn apply(self, leaf: &[u8]) -> Result<Option<Vec<u8>>, Status> {
-        // What is wrong with entries that stay, a reader finds: they are copied as they are.
-        let node = Node::known(leaf).filter(|node| node.level == 0).ok_or(Status::OtherLeaf)?;
-        let mut edits: Vec<(Point<'_>, bool)> = self.iter().collect();
-        if edits.iter().any(|(point, _)| !node.contains(*point)) {
-            return Err(Status::OtherLeaf);
-        }
-        // The sort is stable: the last edit of a point counts.
-        edits.sort_by_key(|(point, _)| *point);
-        let mut splices = Vec::with_capacity(edits.len());
-        for edits in edits.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some(&(point, add)) = edits.last() else { continue };
-            let (at, has) = node.search(point);
-            if has != add {
-                let entry = add.then(|| Entry::leaf(point));
-                splices.push(Splice { at, replaces: has, entry });
-            }
-        }
-        if splices.is_empty() {
-            return Ok(None);
-        }
-        let edited = node.spliced(&splices).ok_or(Status::OtherLeaf)?;
-        let count = splices.iter().fold(node.len(), |count, splice| match splice.entry {
-            Some(_) => count + 1,
-            None => count.saturating_sub(1),
-        });
-        let is_too_large = edited.len() > leaf.len() && edited.len() > self.most && count > 2;
-        // To try to merge a leaf costs some reads, so that it is done at few sizes.
-        let is_small = count == 0 || edited.len() <= self.least && count.is_power_of_two();
-        if is_too_large || self.least > 0 && edited.len() < leaf.len() && is_small {
-            return Err(Status::OtherLeaf);
-        }
-        Ok(Some(edited))
+        edited(leaf, self.iter().collect(), self.least, self.most)
     }
+}
+
+/// Returns a leaf with some entries added, which have `true`, and others removed. Its size is above
+/// `least` bytes and at most `most` bytes, with the exceptions of [`Edits`]. Returns `None` if no
+/// entry changes.
+///
+/// # Errors
+/// Those of [`Edits::apply`].
+pub(crate) fn edited(
+    leaf: &[u8],
+    mut edits: Vec<(Point<'_>, bool)>,
+    least: usize,
+    most: usize,
+) -> Result<Option<Vec<u8>>, Status> {
+    // What is wrong with entries that stay, a reader finds: they are copied as they are.
+    let node = Node::known(leaf).filter(|node| node.level == 0).ok_or(Status::OtherLeaf)?;
+    if edits.iter().any(|(point, _)| !node.contains(*point)) {
+        return Err(Status::OtherLeaf);
+    }
+    // The sort is stable: the last edit of a point counts.
+    edits.sort_by_key(|(point, _)| *point);
+    let mut splices = Vec::with_capacity(edits.len());
+    for edits in edits.chunk_by(|(a, _), (b, _)| a == b) {
+        let Some(&(point, add)) = edits.last() else { continue };
+        let (at, has) = node.search(point);
+        if has != add {
+            let entry = add.then(|| Entry::leaf(point));
+            splices.push(Splice { at, replaces: has, entry });
+        }
+    }
+    if splices.is_empty() {
+        return Ok(None);
+    }
+    let edited = node.spliced(&splices).ok_or(Status::OtherLeaf)?;
+    let count = splices.iter().fold(node.len(), |count, splice| match splice.entry {
+        Some(_) => count + 1,
+        None => count.saturating_sub(1),
+    });
+    let is_too_large = edited.len() > leaf.len() && edited.len() > most && count > 2;
+    // To try to merge a leaf costs some reads, so that it is done at few sizes.
+    let is_small = count == 0 || edited.len() <= least && count.is_power_of_two();
+    if is_too_large || least > 0 && edited.len() < leaf.len() && is_small {
+        return Err(Status::OtherLeaf);
+    }
+    Ok(Some(edited))
 }
 
 /// Splits the next edit off.

@@ -174,6 +174,13 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns the error of a request that has no other outcome than this status.
+    pub(super) fn refused(status: Status) -> Self {
+        Self::Refused { status, text: "".into() }
+    }
+}
+
 fn because(why: &Option<Box<str>>) -> String {
     why.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
 }

@@ -210,6 +210,14 @@ impl Routes {
         }
     }
 
+    /// Returns true if the server of an object has all of `table`, as far as that is known.
+    pub(super) fn is_beside(&mut self, of: (TableId, &[u8]), table: TableId) -> bool {
+        let Some(owner) = self.owner_of(of) else { return false };
+        let table = self.table(table) as usize;
+        let tablets = &self.tables[table].tablets;
+        !tablets.is_empty() && tablets.iter().all(|tablet| tablet.owner == Owner::Peer(owner))
+    }
+
     /// Returns the index of the first of `among` that is on the server of an object, if that is
     /// known.
     pub(super) fn nearest(
@@ -348,5 +356,10 @@ mod tests {
         assert_eq!(routes.nearest(all[on_b.unwrap()], &all), on_b);
         assert_eq!(routes.nearest((TableId(3), b"k"), &all), None, "its tablets are not known");
         assert_eq!(routes.nearest(all[0], &[(TableId(3), b"k")]), None);
+        // The first table is on one server as a whole, and the second one is not.
+        assert!(routes.is_beside(all[on_a.unwrap()], TableId(1)));
+        assert!(!routes.is_beside(all[on_b.unwrap()], TableId(1)));
+        assert!(!routes.is_beside((TableId(1), b"k"), TableId(2)));
+        assert!(!routes.is_beside((TableId(1), b"k"), TableId(3)), "its tablets are not known");
     }
 }

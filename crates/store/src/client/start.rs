@@ -10,10 +10,13 @@ use super::cursor::Cursor;
 use super::error::Error;
 use super::op::{Op, PeerId};
 use super::state::{Client, Kind, State, TableOptions, op};
+use super::transaction::TransactionPart;
 use super::values::LONG;
+use crate::message::Status;
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, Once, RejectRules, Target};
-use crate::ops::{Parts, Request, Scan, Write};
+use crate::message::transaction::Change;
+use crate::ops::{Kind as IndexedKind, Parts, Request, Scan, Write};
 use crate::types::{Lifetime, MAX_KEY, MAX_VALUE, ServerId, TableId};
 
 /// The value of an operation that starts: copied, owned or lent.
@@ -108,6 +111,42 @@ impl Client {
             return self.write_long(table, key, NewValue::Copied(value), lifetime, rules, deadline);
         }
         self.object(Request::Write(lifetime), table, key, value, rules, deadline)
+    }
+
+    /// Writes or removes an object together with its entries in the indexes of its table, whose
+    /// nodes are in the table `nodes`. The answer is [`Answer::Version`](super::Answer::Version).
+    ///
+    /// The operation ends at once with the status [`Status::UnknownTablet`] unless one server has
+    /// the object and all nodes, as far as the client knows. With [`Status::OtherLeaf`], nothing has
+    /// changed and the operation never will be executed: a leaf has to be split or merged, the value
+    /// is long, or the nodes are on several servers.
+    pub fn change_indexed(
+        &mut self,
+        nodes: TableId,
+        part: &TransactionPart<'_>,
+        deadline: Instant,
+    ) -> Op {
+        let &TransactionPart { table, key, rules, change } = part;
+        let (kind, value) = match change {
+            Change::Write(value, lifetime) => (IndexedKind::Write(lifetime), value),
+            _ => (IndexedKind::Remove, &[][..]),
+        };
+        let request = Request::ChangeIndexed((nodes, kind));
+        let is_whole = matches!(change, Change::Write(..) | Change::Remove) && value.len() <= LONG;
+        let refused = match kind {
+            IndexedKind::Write(Some(lifetime)) if lifetime > Lifetime::MAX => {
+                Some(Error::LifetimeTooLong(lifetime))
+            }
+            _ if !is_whole => Some(Error::refused(Status::OtherLeaf)),
+            _ if !self.routes.is_beside((table, key), nodes) => {
+                Some(Error::refused(Status::UnknownTablet))
+            }
+            _ => None,
+        };
+        match refused {
+            Some(error) => self.unsent(request, error, deadline),
+            None => self.object(request, table, key, value, rules, deadline),
+        }
     }
 
     /// Gives an object this lifetime from now on; with `None` it does not expire. The answer is

@@ -13,14 +13,14 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::definition::{Catalog, Source};
 use super::edits::{Bounds, LeafEdits};
 use super::error::Error;
-use super::state::{Copied, ROOT, State};
-use super::tree::{ABSENT, index_of_node, node_key, unchanged};
+use super::state::{Copied, State};
+use super::tree::{ABSENT, unchanged};
 use super::{Indexes, Listed, Objects};
+use crate::btree::catalog::{Catalog, Source};
 use crate::btree::node::{OwnedPoint, Point, emit};
-use crate::btree::{COPIES, catalog_key};
+use crate::btree::{COPIES, ROOT, catalog_key, index_of_node, node_key};
 use crate::client::{self, Change, Cursor, TransactionPart};
 use crate::message::data::RejectRules;
 use crate::types::{MAX_INDEX_KEY, TableId, Version};

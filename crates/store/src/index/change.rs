@@ -1,4 +1,7 @@
 //! Changes of one object together with its entries.
+//!
+//! Where one server has the object and all nodes, it makes the change by one operation. Otherwise,
+//! or if a leaf has to be split or merged, the client reads the object and commits a transaction.
 
 use alloc::vec::Vec;
 
@@ -6,6 +9,7 @@ use super::commit::{Part, commit};
 use super::edits::LeafEdits;
 use super::error::Error;
 use super::fit::{Again, Loose};
+use super::state::State;
 use super::tree::unchanged;
 use super::{Definition, Indexes, Objects};
 use crate::btree::node::OwnedPoint;
@@ -22,6 +26,34 @@ pub enum Change<'a> {
     Write(&'a [u8], Option<Lifetime>),
     /// The object is removed.
     Remove,
+}
+
+/// The outcome of a change by one operation ([`Objects::change`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// The change is made. A written object has this version, and a removed one had it: 0 if it did
+    /// not exist.
+    Done(Version),
+    /// Nothing has changed: a transaction has to do it.
+    Undone,
+    /// Nothing has changed, and the operation was not sent: no server has all of the indexes, as
+    /// far as the client knows.
+    Apart,
+}
+
+impl Changed {
+    /// Returns the outcome of a change, whose operation ended with this version.
+    ///
+    /// # Errors
+    /// Other errors of the operation.
+    pub fn of(outcome: Result<Version, client::Error>) -> Result<Self, client::Error> {
+        match outcome {
+            Ok(version) => Ok(Self::Done(version)),
+            Err(client::Error::Refused { status: Status::OtherLeaf, .. }) => Ok(Self::Undone),
+            Err(client::Error::Refused { status: Status::UnknownTablet, .. }) => Ok(Self::Apart),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Returns the error of a verdict on an object of this version.
@@ -52,6 +84,13 @@ impl<O: Objects> Indexes<'_, O> {
             Change::Remove => client::Change::Remove,
         };
         let part = TransactionPart { table: self.table, key, rules, change };
+        if self.objects.state(State::may_be_whole) {
+            match self.objects.change(self.nodes, &part).await? {
+                Changed::Done(version) => return Ok(version),
+                Changed::Undone => {}
+                Changed::Apart => self.objects.state(State::keep_apart),
+            }
+        }
         match commit(self.objects, core::slice::from_ref(self), &[Part { part, read: None }]).await
         {
             Ok(versions) => Ok(versions.first().copied().unwrap_or_default()),

@@ -16,15 +16,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::take;
 
-use super::definition::{Catalog, Definition};
 use super::edits::LeafEdits;
 use super::error::Error;
 use super::fit::{Again, Loose};
-use super::state::{Copied, NodeId, State};
+use super::state::{Copied, State};
 use super::tree::unchanged;
 use super::{Indexes, Objects, Seen};
-use crate::btree::catalog_key;
+use crate::btree::catalog::{Catalog, Definition};
 use crate::btree::node::Point;
+use crate::btree::{NodeId, catalog_key};
 use crate::client::{self, Change, TransactionPart};
 use crate::message::Status;
 use crate::types::{MAX_INDEX_KEY, MAX_VALUE, TableId, Version};

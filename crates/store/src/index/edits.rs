@@ -3,10 +3,9 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::state::{NodeId, ROOT};
-use super::tree::node_key;
 use crate::btree::edit::{self, Edits};
 use crate::btree::node::Point;
+use crate::btree::{NodeId, ROOT, node_key};
 use crate::client::{Change, TransactionPart};
 use crate::message::data::RejectRules;
 use crate::types::TableId;

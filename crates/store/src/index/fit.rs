@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use super::edits::Bounds;
 use super::error::Error;
-use super::state::NodeId;
 use super::{Indexes, Objects};
+use crate::btree::NodeId;
 use crate::btree::edit::Edits;
 use crate::btree::node::{OwnedPoint, Point};
 

@@ -19,16 +19,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter;
 
-use super::definition::{Catalog, Definition};
 use super::error::Error;
 use super::range::Range;
-use super::state::{NodeId, State};
-use super::tree::{Read, Way, node_key};
+use super::state::State;
+use super::tree::{Read, Way};
 use super::{Indexes, Objects, Seen};
-use crate::btree::catalog_key;
+use crate::btree::catalog::{Catalog, Definition};
 use crate::btree::leaf::{Answer, Entry, MOST_ENTRIES, Query};
 use crate::btree::node::{Goal, OwnedPoint, Point};
 use crate::btree::range::Order;
+use crate::btree::{NodeId, catalog_key, node_key};
 use crate::types::{TableId, Version};
 
 /// The most objects of a page.

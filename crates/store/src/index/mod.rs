@@ -46,14 +46,17 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 pub use build::{Building, Cleaning};
-pub use change::Change;
+pub use change::{Change, Changed};
 pub use commit::{Part, commit};
-pub use definition::{Definition, NODE_BYTES, Source, pack, unpack};
+pub use definition::{NODE_BYTES, pack};
 pub use error::Error;
 pub use look_up::{Found, Page};
 pub use range::Range;
 pub use state::State;
 
+pub use crate::btree::catalog::{Definition, Source, unpack};
+
+use crate::btree::catalog::Catalog;
 use crate::btree::leaf::{Answer, Query};
 use crate::btree::node::{Node, emit};
 use crate::client::{self, Cursor, TransactionPart};
@@ -91,6 +94,14 @@ pub trait Objects {
         query: &[u8],
     ) -> impl Future<Output = Result<Option<Seen>, client::Error>>;
 
+    /// Writes or removes an object together with its entries, by one operation of a server that has
+    /// all nodes in `nodes`. [`Changed::of`] has the outcome of that.
+    fn change(
+        &self,
+        nodes: TableId,
+        part: &TransactionPart<'_>,
+    ) -> impl Future<Output = Result<Changed, client::Error>>;
+
     /// Commits a transaction. Returns the versions of its objects.
     fn commit(
         &self,
@@ -124,8 +135,7 @@ pub trait Objects {
 pub fn is_intact(bytes: &[u8]) -> bool {
     let node = Node::parse(bytes);
     let same = |it: Node<'_>| emit(it.level, it.start, it.end, it.entries()) == bytes;
-    node.is_some_and(same)
-        || definition::Catalog::parse(bytes).is_some_and(|it| it.bytes() == bytes)
+    node.is_some_and(same) || Catalog::parse(bytes).is_some_and(|it| it.bytes() == bytes)
 }
 
 /// Returns the objects in the answer to a look-up ([`Objects::look_up`]), for tests.

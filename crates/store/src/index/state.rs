@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use super::definition::{Catalog, Definition};
-use crate::btree::COPIES;
+use crate::btree::catalog::{Catalog, Definition};
 use crate::btree::node::{Goal, Node, OwnedPoint};
+use crate::btree::{COPIES, NodeId, ROOT};
 use crate::types::Version;
 
 /// The most nodes that a client keeps, of [`super::NODE_BYTES`] usually.
@@ -20,11 +20,8 @@ const MOST: usize = 4096;
 /// The most leaves that a look-up reads ahead.
 const MOST_AHEAD: usize = 31;
 
-/// The id of the root of each index.
-pub(super) const ROOT: u64 = 0;
-
-/// The place of a node: the number of its index, and its id.
-pub(super) type NodeId = (u8, u64);
+/// The number of changes behind one that no server could make alone, until one is tried again.
+const APART: u8 = 32;
 
 /// The catalog, with its version in one of the copies; version 0 if that does not exist.
 pub(super) type Copied = (Arc<Catalog>, Version);
@@ -40,9 +37,23 @@ pub struct State {
     nodes: HashMap<NodeId, Arc<Vec<u8>>>,
     /// The indexes whose root is a leaf.
     lone: BTreeSet<u8>,
+    /// The number of changes that are not tried as one operation.
+    apart: u8,
 }
 
 impl State {
+    /// Counts a change. Returns false if it takes several servers, as far as the client knows.
+    pub(super) fn may_be_whole(&mut self) -> bool {
+        let is_known_apart = self.apart > 0;
+        self.apart = self.apart.saturating_sub(1);
+        !is_known_apart
+    }
+
+    /// Keeps the knowledge that the nodes are on several servers, for some changes.
+    pub(super) fn keep_apart(&mut self) {
+        self.apart = APART;
+    }
+
     /// Returns the catalog, if the client keeps it.
     pub(super) fn catalog(&self) -> Option<Arc<Catalog>> {
         self.catalog.clone()

@@ -14,13 +14,12 @@ use core::task::{Context, Poll, Waker};
 
 use sprat_proto::Rng;
 
-use super::state::ROOT;
-use super::tree::{index_of_node, node_key};
 use super::*;
+use crate::btree::change::{Edited, Nodes, Object, changed};
 use crate::btree::edit::Edits;
 use crate::btree::leaf::Query;
 use crate::btree::node::{Node, Point};
-use crate::btree::{COPIES, catalog_key};
+use crate::btree::{COPIES, ROOT, catalog_key, index_of_node, node_key};
 use crate::client::Change as Planned;
 use crate::message::data::RejectRules;
 use crate::types::{MAX_INDEX_KEY, MAX_TRANSACTION};
@@ -49,6 +48,8 @@ struct Store {
     parts: u64,
     reads: u64,
     look_ups: u64,
+    /// The number of changes that one operation made.
+    whole: u64,
 }
 
 impl Store {
@@ -94,6 +95,74 @@ impl Store {
             versions.push(version);
         }
         Ok(versions)
+    }
+}
+
+/// The nodes of the store, of which a server has some.
+struct Near<'s> {
+    objects: &'s BTreeMap<(TableId, Vec<u8>), Seen>,
+    is_near: &'s dyn Fn() -> bool,
+}
+
+impl<'s> Nodes<'s> for Near<'s> {
+    type Place = ();
+
+    fn node(&self, key: &[u8]) -> Result<((), &'s [u8]), Status> {
+        let seen = self.objects.get(&(NODES, key.to_vec())).filter(|_| (self.is_near)());
+        seen.map(|(_, bytes)| ((), &bytes[..])).ok_or(Status::OtherLeaf)
+    }
+
+    fn check(&self, (): &()) -> Result<(), Status> {
+        if (self.is_near)() { Ok(()) } else { Err(Status::OtherLeaf) }
+    }
+}
+
+impl Store {
+    /// Changes an object together with its entries, as a server does.
+    fn change(
+        &mut self,
+        part: &TransactionPart<'_>,
+        is_near: &dyn Fn() -> bool,
+    ) -> Result<Changed, client::Error> {
+        let &TransactionPart { key, rules, change, .. } = part;
+        let name = (TABLE, key.to_vec());
+        let before = self.objects.get(&name);
+        let version = before.map_or(Version(0), |seen| seen.0);
+        if let Err(why) = rules.check(version) {
+            return Err(match why {
+                Status::ObjectDoesntExist => client::Error::ObjectDoesntExist,
+                Status::ObjectExists => client::Error::ObjectExists(version),
+                _ => client::Error::WrongVersion(version),
+            });
+        }
+        let after = if let Planned::Write(value, _) = change { Some(value) } else { None };
+        let before = before.map(|(_, value)| &value[..]);
+        let catalog = self.objects.get(&(NODES, catalog_key(0).to_vec()));
+        let edited = match catalog {
+            None => Ok(vec![]),
+            Some((_, catalog)) => {
+                let nodes = Near { objects: &self.objects, is_near };
+                changed(&nodes, catalog, Object { key, before, after }, usize::MAX)
+            }
+        };
+        let Ok(edited) = edited else { return Ok(Changed::Undone) };
+        self.whole += 1;
+        for Edited { key, bytes, .. } in edited {
+            self.versions += 1;
+            self.objects.insert((NODES, key.to_vec()), (Version(self.versions), bytes));
+        }
+        self.versions += 1;
+        let new = Version(self.versions);
+        match after {
+            Some(value) => {
+                self.objects.insert(name, (new, value.to_vec()));
+                Ok(Changed::Done(new))
+            }
+            None => {
+                self.objects.remove(&name);
+                Ok(Changed::Done(version))
+            }
+        }
     }
 }
 
@@ -159,6 +228,24 @@ impl Objects for Fake {
         let mut answer = Vec::new();
         query.answer(leaf, catalog, near, &mut answer);
         Ok(Some((*version, answer)))
+    }
+
+    async fn change(
+        &self,
+        _: TableId,
+        part: &TransactionPart<'_>,
+    ) -> Result<Changed, client::Error> {
+        let chance = |ppm| self.rng.borrow_mut().chance(ppm);
+        if !chance(self.near_ppm) {
+            return Ok(Changed::Apart);
+        }
+        turn().await;
+        if chance(self.lost_ppm) {
+            return Err(client::Error::Unknown);
+        }
+        let changed = self.store.borrow_mut().change(part, &|| chance(950_000));
+        turn().await;
+        if chance(self.lost_ppm) { Err(client::Error::Unknown) } else { changed }
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, client::Error> {
@@ -247,7 +334,7 @@ impl World {
         let store = self.store.borrow();
         let object = |key: &[u8]| store.objects.get(&(NODES, key.to_vec()));
         let Some((_, bytes)) = object(&catalog_key(0)) else { return 0 };
-        let catalog = definition::Catalog::parse(bytes).unwrap();
+        let catalog = Catalog::parse(bytes).unwrap();
         let mut nodes = BTreeSet::new();
         for index in &catalog.indexes {
             let mut entries = Vec::new();

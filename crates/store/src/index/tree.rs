@@ -12,12 +12,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::array;
 
-use super::definition::Catalog;
 use super::error::Error;
-use super::state::{Copied, NodeId, ROOT, State};
+use super::state::{Copied, State};
 use super::{Indexes, Objects, Seen};
+use crate::btree::catalog::Catalog;
 use crate::btree::node::{Entry, Goal, Node, Point, emit};
-use crate::btree::{COPIES, catalog_key};
+use crate::btree::{COPIES, NodeId, ROOT, catalog_key, node_key};
 use crate::client::{self, Change, TransactionPart};
 use crate::message::data::RejectRules;
 use crate::types::{TableId, Version};
@@ -44,22 +44,6 @@ pub(super) fn unchanged(version: Version) -> RejectRules {
         doesnt_exist: true,
         version_ne_given: true,
         ..RejectRules::default()
-    }
-}
-
-/// Returns the key of a node in the table of the nodes.
-pub(super) fn node_key((index, id): NodeId) -> [u8; 10] {
-    let mut key = [b'n'; 10];
-    key[1] = index;
-    key[2..].copy_from_slice(&id.to_be_bytes());
-    key
-}
-
-/// Returns the index of the node that has this key.
-pub(super) fn index_of_node(key: &[u8]) -> Option<u8> {
-    match key {
-        [b'n', index, ..] if key.len() == 10 => Some(*index),
-        _ => None,
     }
 }
 

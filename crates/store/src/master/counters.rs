@@ -34,6 +34,7 @@ pub(crate) struct Counters {
     pub(crate) silent: u64,
     pub(crate) enumerations: u64,
     pub(crate) look_ups: u64,
+    pub(crate) indexed_changes: u64,
     pub(crate) multis: u64,
     pub(crate) echoes: u64,
     pub(crate) pings: u64,
@@ -150,6 +151,8 @@ catalogue! {
     expired Total Objects = memory.expired, "Objects that were removed because they had expired.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
     look_ups Total Requests = counters.look_ups, "Look-ups in leaves of indexes.";
+    indexed_changes Total Requests = counters.indexed_changes,
+        "Writes and removals that one operation made together with entries of indexes.";
     multis Total Requests = counters.multis,
         "Multi-operations. Their parts count as operations of their own.";
     echoes Total Requests = counters.echoes, "Echoes.";

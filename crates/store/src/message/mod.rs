@@ -99,6 +99,8 @@ codes! {
         Decide = 18,
         /// The server looks up entries of a leaf of an index, with their objects.
         LookUp = 19,
+        /// The server changes an object together with its entries in indexes.
+        ChangeIndexed = 20,
         /// A server joins the cluster.
         Enlist = 64,
         /// A server renews its lease.

@@ -11,7 +11,8 @@
 //!   ([`Entry::Group`](super::entry::Entry::Group)).
 //! - A decision that is executed again, also after half of it, has the same effect: the record goes
 //!   last, and nothing else changes the object before.
-//! - Each part has a completion record, from the prepare or the commit: it is executed once.
+//! - Each part that a client has numbered has a completion record, from the prepare or the commit:
+//!   it is executed once.
 
 use alloc::vec::Vec;
 
@@ -42,7 +43,8 @@ pub struct Item<'a> {
     pub key: &'a [u8],
     /// The conditions under which the transaction is refused.
     pub rules: RejectRules,
-    /// The identity of the part.
+    /// The identity of the part. With the number 0, the part gets no completion record: another
+    /// one of the same group has that of the operation.
     pub once: Once,
     /// The change of the object.
     pub planned: Planned<'a>,
@@ -62,6 +64,11 @@ impl Item<'_> {
     pub fn record_key(&self) -> RecordKey {
         let Once { lease, rpc, .. } = self.once;
         RecordKey { hash: self.hash, lease, rpc }
+    }
+
+    /// Returns the completion record of the part, if it gets one.
+    fn record(&self) -> Option<Record<'static>> {
+        (self.once.rpc != 0).then_some(Record { once: self.once, sum: None, old: &[] })
     }
 
     /// Returns the access to the object that the part needs.
@@ -261,7 +268,7 @@ impl Memory {
     // Committing.
 
     fn step<'a>(&self, item: &Item<'a>) -> Step<'a> {
-        let with = Record::size(false);
+        let with = item.record().map_or(0, |_| Record::size(false));
         let (version, planned, len) = match (item.planned, item.before) {
             (Planned::Write(value, expires), _) => {
                 let version = self.next_version(item);
@@ -378,8 +385,10 @@ impl Memory {
             }
             Planned::Check => {}
         }
-        let outcome = Outcome { status: Status::Ok, version, sum: None };
-        self.completed(once, outcome, at, 0);
+        if item.record().is_some() {
+            let outcome = Outcome { status: Status::Ok, version, sum: None };
+            self.completed(once, outcome, at, 0);
+        }
     }
 
     // Refusing.
@@ -441,14 +450,15 @@ pub fn version_of(outcome: Outcome) -> Version {
 fn put_step(out: &mut [u8], item: &Item<'_>, step: &Step<'_>) {
     let (version, older) = (step.version, step.older());
     let Item { table, key, hash, once, .. } = *item;
-    let record = Record { once, sum: None, old: &[] };
+    let record = item.record();
     match step.planned {
         Planned::Write(value, expires) => {
             let object = Object { table, version, older, key, value, expires };
-            entry::put_object(out, &object, Some(&record));
+            entry::put_object(out, &object, record.as_ref());
         }
         Planned::Remove => {
-            entry::put_tombstone(out, &Tombstone { table, version, older, key }, Some(&record));
+            let tombstone = Tombstone { table, version, older, key };
+            entry::put_tombstone(out, &tombstone, record.as_ref());
         }
         Planned::Check => {
             let outcome = Outcome { status: Status::Ok, version, sum: None };

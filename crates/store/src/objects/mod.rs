@@ -6,6 +6,7 @@ pub mod cleaner;
 pub mod commit;
 pub mod entry;
 pub mod expiry;
+pub mod indexed;
 pub mod leaving;
 mod loans;
 pub mod locks;

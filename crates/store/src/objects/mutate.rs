@@ -317,7 +317,7 @@ impl Memory {
     }
 
     /// Records the outcome of a mutation that puts nothing in the place of the object `before`.
-    fn leave(
+    pub(super) fn leave(
         &mut self,
         mutation: &Mutation<'_>,
         before: Option<&Before>,

@@ -24,6 +24,7 @@ use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
 
 mod append;
+mod change_indexed;
 mod echo;
 mod enumerate;
 mod increment;
@@ -45,6 +46,7 @@ mod transaction;
 mod write;
 
 pub use append::Append;
+pub use change_indexed::{ChangeIndexed, Kind};
 pub use echo::Echo;
 pub use enumerate::{Enumerate, Scan};
 pub use increment::Increment;
@@ -134,6 +136,7 @@ master_operations! {
         Swap => Swap<'_>,
         ReadExpiring => ReadExpiring<'_>,
         LookUp => LookUp<'_>,
+        ChangeIndexed => ChangeIndexed<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
         Prepare => Prepare<'_>,
@@ -225,6 +228,7 @@ client_operations! {
     Swap => Swap<'static>,
     ReadExpiring => ReadExpiring<'static>,
     LookUp => LookUp<'static>,
+    ChangeIndexed => ChangeIndexed<'static>,
     Enumerate => Enumerate,
     Echo => Echo<'static>,
     Stats => Stats,

@@ -29,6 +29,18 @@ pub(super) fn execute(
     key: &[u8],
     change: Change<'_>,
 ) -> Result<Executed, Status> {
+    execute_by(master, call, reply, (target, once, key, change), Memory::mutate)
+}
+
+/// Executes a mutation of this target, identity and key exactly once. `mutate` makes the change.
+#[inline(always)]
+pub(super) fn execute_by(
+    master: &mut Master,
+    call: &Call<'_>,
+    reply: &mut Message,
+    (target, once, key, change): (Target, Once, &[u8], Change<'_>),
+    mut mutate: impl FnMut(&mut Memory, &Mutation<'_>) -> Result<Outcome, Status>,
+) -> Result<Executed, Status> {
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(
         key,
@@ -69,7 +81,7 @@ pub(super) fn execute(
     let before = master.may_lag(call.now, target);
     let wall = master.wall(call.now);
     let mutation = Mutation { target, once, key, hash, change, wall };
-    let outcome = with_room(master, call.now, wall, |memory| memory.mutate(&mutation));
+    let outcome = with_room(master, call.now, wall, |memory| mutate(memory, &mutation));
     master.busy |= master.cleaner.pay(&mut master.memory);
     if let (Change::Append(_), Err(Status::ValueTooLong)) = (change, outcome) {
         // The refusal tells how long the value is, which has to be durable as for a verdict.

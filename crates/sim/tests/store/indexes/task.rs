@@ -15,7 +15,7 @@ use sprat_store::client::{
     Answer, Change, Client, Cursor, Error, Op, OwnedTransactionPart, Part, PartAnswer, PartRequest,
     TransactionPart, WaitedFor,
 };
-use sprat_store::index::{Indexes, Listed, Objects, Seen, State, objects_of_answer};
+use sprat_store::index::{Changed, Indexes, Listed, Objects, Seen, State, objects_of_answer};
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::{TableId, Version};
 
@@ -35,6 +35,10 @@ const PAUSE_NS: u64 = 3 * MS;
 
 /// The number of objects that answers to look-ups had, in all worlds.
 pub(super) static LOOKED_UP: AtomicU64 = AtomicU64::new(0);
+/// The numbers of changes that one operation made, and that a server left to a transaction, in all
+/// worlds.
+pub(super) static WHOLE: AtomicU64 = AtomicU64::new(0);
+pub(super) static UNDONE: AtomicU64 = AtomicU64::new(0);
 /// The numbers of conflicts, of splits and of merges in all worlds.
 pub(super) static CONFLICTS: AtomicU64 = AtomicU64::new(0);
 pub(super) static SPLITS: AtomicU64 = AtomicU64::new(0);
@@ -251,6 +255,24 @@ impl Objects for Task {
             score.serial.commit(number, &[]);
         });
         Ok(Some((version, value)))
+    }
+
+    async fn change(&self, nodes: TableId, part: &TransactionPart<'_>) -> Result<Changed, Error> {
+        let (part, deadline) = (OwnedTransactionPart::from(part), self.deadline);
+        let start = move |client: &mut Client| client.change_indexed(nodes, &part.part(), deadline);
+        let outcome = match self.ask(start).await {
+            Ok(Answer::Version(version)) => Ok(version),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error),
+        };
+        let changed = Changed::of(outcome);
+        let count = match changed {
+            Ok(Changed::Done(_)) => &WHOLE,
+            Ok(Changed::Undone) => &UNDONE,
+            _ => return changed,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        changed
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {

@@ -1,0 +1,141 @@
+//! Changes of objects of tables with indexes, as far as one master has all of the indexes.
+//!
+//! The master does what a client does otherwise by a read and a transaction ([`crate::index`]):
+//! [`crate::btree::change`] finds the leaves, and the object and the leaves are one group of the
+//! log. What the master has not, or what needs a split or a merge of leaves, it leaves to the
+//! client.
+//!
+//! Invariants: an object and its entries change together or not at all. The group has one completion
+//! record, that of the object.
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use crate::btree::change::{Edited, MOST_LEAVES, Nodes, Object, changed};
+use crate::btree::{COPIES, catalog_key};
+use crate::message::Status;
+use crate::message::data::{Once, RejectRules};
+use crate::message::transaction::Participants;
+use crate::objects::commit::Item;
+use crate::objects::entry::Outcome;
+use crate::objects::locks::Access;
+use crate::objects::memory::Memory;
+use crate::objects::mutate::{Before, Change, Mutation};
+use crate::objects::record::Planned;
+use crate::types::{KeyHash, TableId, Version, WallTime};
+
+/// The hashes of the leaves that a change has edited.
+pub type Leaves = ArrayVec<KeyHash, MOST_LEAVES>;
+
+/// The nodes of a table that a master has.
+struct Here<'m> {
+    memory: &'m Memory,
+    table: TableId,
+}
+
+impl<'m> Nodes<'m> for Here<'m> {
+    type Place = (KeyHash, Before);
+
+    fn node(&self, key: &[u8]) -> Result<(Self::Place, &'m [u8]), Status> {
+        let &Self { memory, table } = self;
+        let hash = memory.tablets.locate(table, key).ok_or(Status::OtherLeaf)?;
+        let before = memory.before(table, hash, key).ok_or(Status::OtherLeaf)?;
+        Ok(((hash, before), memory.log.object(before.at).value))
+    }
+
+    fn check(&self, (hash, _): &Self::Place) -> Result<(), Status> {
+        let is_locked = self.memory.transactions.is_locked(self.table, *hash, Access::Change);
+        if is_locked { Err(Status::Locked) } else { Ok(()) }
+    }
+}
+
+impl Memory {
+    /// Executes a mutation that is new, a write or a removal, together with the entries of its
+    /// object in the indexes whose nodes are in the table `nodes`. Puts the edited leaves into
+    /// `leaves`. The outcome has the status [`Status::OtherLeaf`] if not all nodes that the change
+    /// needs are here, or if a leaf would become too large or too small.
+    ///
+    /// # Errors
+    /// Those of [`Memory::mutate`], and [`Status::Locked`].
+    pub fn change_indexed(
+        &mut self,
+        mutation: &Mutation<'_>,
+        nodes: TableId,
+        leaves: &mut Leaves,
+    ) -> Result<Outcome, Status> {
+        leaves.clear();
+        let &Mutation { target, once, key, hash, wall, .. } = mutation;
+        let (planned, value) = match mutation.change {
+            Change::Write(value, lifetime) => {
+                (Planned::Write(value, wall.after(lifetime)), Some(value))
+            }
+            _ => (Planned::Remove, None),
+        };
+        let before = self.before(target.table, hash, key);
+        let old = before.filter(|before| wall < before.expires);
+        let version = old.map_or(Version(0), |old| old.version);
+        let outcome = |status| Outcome { status, version, sum: None };
+        if let Err(status) = target.rules.check(version) {
+            return self.leave(mutation, before.as_ref(), outcome(status));
+        }
+        if old.is_none() && value.is_none() {
+            return self.leave(mutation, before.as_ref(), outcome(Status::Ok));
+        }
+        let edited = match self.edited(nodes, key, before, value) {
+            Err(Status::OtherLeaf) => {
+                return self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf));
+            }
+            edited => edited?,
+        };
+        let rules = RejectRules::default();
+        let mut items = Vec::with_capacity(1 + edited.len());
+        items.push(Item { table: target.table, hash, key, rules, once, planned, before });
+        items.extend(edited.iter().map(|leaf| Item {
+            table: nodes,
+            hash: leaf.place.0,
+            key: &leaf.key,
+            rules,
+            once: Once::default(),
+            planned: Planned::Write(&leaf.bytes, WallTime::NEVER),
+            before: Some(leaf.place.1),
+        }));
+        match self.commit(&items, Participants::default()) {
+            // The client finds out what is too long.
+            Err(Status::ValueTooLong) => {
+                self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf))
+            }
+            versions => {
+                let version = versions?[0];
+                leaves.extend(edited.iter().map(|leaf| leaf.place.0));
+                Ok(Outcome { version, ..outcome(Status::Ok) })
+            }
+        }
+    }
+
+    /// Edits the leaves of an object that gets this value, or is removed. Changes nothing yet.
+    fn edited(
+        &self,
+        nodes: TableId,
+        key: &[u8],
+        before: Option<Before>,
+        after: Option<&[u8]>,
+    ) -> Result<Vec<Edited<(KeyHash, Before)>>, Status> {
+        let Some(catalog) = self.catalog(nodes)? else { return Ok(Vec::new()) };
+        let before = before.map(|before| self.log.object(before.at).value);
+        let (here, object) = (Here { memory: self, table: nodes }, Object { key, before, after });
+        // What a segment has no room for is not worth the work.
+        changed(&here, catalog, object, self.log.longest_entry())
+    }
+
+    /// Returns the catalog of the indexes, `None` if there is none.
+    fn catalog(&self, nodes: TableId) -> Result<Option<&[u8]>, Status> {
+        let mut copies = (0..COPIES).map(catalog_key);
+        let here = copies.find_map(|key| Some((key, self.tablets.locate(nodes, &key)?)));
+        let (key, hash) = here.ok_or(Status::OtherLeaf)?;
+        if self.transactions.is_locked(nodes, hash, Access::Keep) {
+            return Err(Status::Locked);
+        }
+        Ok(self.find(nodes, hash, &key).map(|(_, at)| self.log.object(at).value))
+    }
+}
