@@ -13,6 +13,8 @@
 
 use alloc::vec::Vec;
 
+use arrayvec::ArrayVec;
+
 use super::node::{Entry, Node, Point, Splice};
 use crate::message::Status;
 use crate::types::{MAX_INDEX_KEY, MAX_KEY, MAX_TRANSACTION};
@@ -24,6 +26,8 @@ const ADD: u8 = 1;
 const MOST_EDITS: usize = 2 * MAX_TRANSACTION;
 /// The bytes that the edits of a leaf usually fit into: those of one or two short points.
 const USUAL: usize = 192;
+/// The number of edits that need no allocation.
+const FEW: usize = 2;
 
 /// The edits of a leaf, as a request has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,22 +71,24 @@ impl<'a> Edits<'a> {
     /// [`Status::OtherLeaf`]: the bytes are no leaf with this range, or the leaf would become too
     /// large or too small.
     pub fn apply(self, leaf: &[u8]) -> Result<Option<Vec<u8>>, Status> {
-        edited(leaf, self.iter().collect(), self.least, self.most)
+        let (mut edits, mut out): (Vec<_>, _) = (self.iter().collect(), Vec::new());
+        let is_changed = edit(leaf, &mut edits, (self.least, self.most), &mut out)?;
+        Ok(is_changed.then_some(out))
     }
 }
 
-/// Returns a leaf with some entries added, which have `true`, and others removed. Its size is above
-/// `least` bytes and at most `most` bytes, with the exceptions of [`Edits`]. Returns `None` if no
-/// entry changes.
+/// Appends a leaf to `out`, with some entries added, which have `true`, and others removed. Its size
+/// is above `least` bytes and at most `most` bytes, with the exceptions of [`Edits`]. Returns false
+/// if no entry changes.
 ///
 /// # Errors
 /// Those of [`Edits::apply`].
-pub(crate) fn edited(
+pub(crate) fn edit(
     leaf: &[u8],
-    mut edits: Vec<(Point<'_>, bool)>,
-    least: usize,
-    most: usize,
-) -> Result<Option<Vec<u8>>, Status> {
+    edits: &mut [(Point<'_>, bool)],
+    (least, most): (usize, usize),
+    out: &mut Vec<u8>,
+) -> Result<bool, Status> {
     // What is wrong with entries that stay, a reader finds: they are copied as they are.
     let node = Node::known(leaf).filter(|node| node.level == 0).ok_or(Status::OtherLeaf)?;
     if edits.iter().any(|(point, _)| !node.contains(*point)) {
@@ -90,30 +96,39 @@ pub(crate) fn edited(
     }
     // The sort is stable: the last edit of a point counts.
     edits.sort_by_key(|(point, _)| *point);
-    let mut splices = Vec::with_capacity(edits.len());
-    for edits in edits.chunk_by(|(a, _), (b, _)| a == b) {
-        let Some(&(point, add)) = edits.last() else { continue };
+    let changes = edits.chunk_by(|(a, _), (b, _)| a == b).filter_map(|edits| {
+        let &(point, add) = edits.last()?;
         let (at, has) = node.search(point);
-        if has != add {
-            let entry = add.then(|| Entry::leaf(point));
-            splices.push(Splice { at, replaces: has, entry });
-        }
-    }
+        let entry = add.then(|| Entry::leaf(point));
+        (has != add).then_some(Splice { at, replaces: has, entry })
+    });
+    let (few, many): (ArrayVec<_, FEW>, Vec<_>);
+    let splices: &[Splice<'_>] = if edits.len() <= FEW {
+        few = changes.collect();
+        &few
+    } else {
+        many = changes.collect();
+        &many
+    };
     if splices.is_empty() {
-        return Ok(None);
+        return Ok(false);
     }
-    let edited = node.spliced(&splices).ok_or(Status::OtherLeaf)?;
+    let begin = out.len();
+    if !node.splice(splices, out) {
+        return Err(Status::OtherLeaf);
+    }
+    let len = out.len() - begin;
     let count = splices.iter().fold(node.len(), |count, splice| match splice.entry {
         Some(_) => count + 1,
         None => count.saturating_sub(1),
     });
-    let is_too_large = edited.len() > leaf.len() && edited.len() > most && count > 2;
+    let is_too_large = len > leaf.len() && len > most && count > 2;
     // To try to merge a leaf costs some reads, so that it is done at few sizes.
-    let is_small = count == 0 || edited.len() <= least && count.is_power_of_two();
-    if is_too_large || least > 0 && edited.len() < leaf.len() && is_small {
+    let is_small = count == 0 || len <= least && count.is_power_of_two();
+    if is_too_large || least > 0 && len < leaf.len() && is_small {
         return Err(Status::OtherLeaf);
     }
-    Ok(Some(edited))
+    Ok(true)
 }
 
 /// Splits the next edit off.

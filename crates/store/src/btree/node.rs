@@ -337,11 +337,23 @@ impl<'a> Node<'a> {
     /// Returns the node with some changes, which are in the order of their places. The bytes
     /// between them are copied as they are. `None` means that the node is malformed.
     pub(crate) fn spliced(&self, splices: &[Splice<'_>]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        self.splice(splices, &mut out).then_some(out)
+    }
+
+    /// Appends the node with some changes to `out`, as [`Node::spliced`] returns it. Returns false
+    /// if the node is malformed: then `out` has some bytes more.
+    #[must_use]
+    pub(crate) fn splice(&self, splices: &[Splice<'_>], out: &mut Vec<u8>) -> bool {
+        self.try_to_splice(splices, out).is_some()
+    }
+
+    fn try_to_splice(&self, splices: &[Splice<'_>], out: &mut Vec<u8>) -> Option<()> {
         let added = || splices.iter().filter_map(|splice| splice.entry);
         let removed = splices.iter().filter(|splice| splice.replaces).count();
         let count = (self.count + added().count()).checked_sub(removed)?;
         let grown: usize = added().map(|entry| OFFSET + entry.len(self.level)).sum();
-        let mut out = Vec::with_capacity(self.bytes.len() + grown);
+        out.reserve(self.bytes.len() + grown);
         out.extend_from_slice(self.bytes.get(..2)?);
         out.extend_from_slice(&u16::try_from(count).ok()?.to_be_bytes());
         let range = HEAD + self.count * OFFSET;
@@ -351,9 +363,13 @@ impl<'a> Node<'a> {
         let mut from = 0;
         for splice in runs() {
             let (behind, base) = (splice.map_or(self.count, |it| it.at), self.place(from));
-            for i in from..behind {
-                let offset = at + self.place(i).checked_sub(base)?;
-                out.extend_from_slice(&(offset as u32).to_be_bytes());
+            let old = self.bytes.get(HEAD + from * OFFSET..HEAD + behind * OFFSET)?;
+            // All of a run move by as much. Offsets that are too small are as wrong afterwards.
+            let by = (at as u32).wrapping_sub(base as u32);
+            let new = out.len();
+            out.extend_from_slice(old);
+            for offset in out[new..].as_chunks_mut().0 {
+                *offset = u32::from_be_bytes(*offset).wrapping_add(by).to_be_bytes();
             }
             at += self.place(behind).checked_sub(base)?;
             let Some(splice) = splice else { break };
@@ -369,11 +385,11 @@ impl<'a> Node<'a> {
             out.extend_from_slice(self.bytes.get(begin..self.place(behind))?);
             let Some(splice) = splice else { break };
             if let Some(entry) = splice.entry {
-                entry.emit(self.level, &mut out);
+                entry.emit(self.level, out);
             }
             begin = self.place(behind + usize::from(splice.replaces));
         }
-        Some(out)
+        Some(())
     }
 
     /// Returns the place of the first entry of the second half: the halves have about as many

@@ -15,7 +15,7 @@ use core::task::{Context, Poll, Waker};
 use sprat_proto::Rng;
 
 use super::*;
-use crate::btree::change::{Edited, Nodes, Object, changed};
+use crate::btree::change::{Edited, Nodes, Plan};
 use crate::btree::edit::Edits;
 use crate::btree::leaf::Query;
 use crate::btree::node::{Node, Point};
@@ -107,6 +107,8 @@ struct Near<'s> {
 impl<'s> Nodes<'s> for Near<'s> {
     type Place = ();
 
+    fn expect(&self, _: impl Iterator<Item = [u8; 10]>) {}
+
     fn node(&self, key: &[u8]) -> Result<((), &'s [u8]), Status> {
         let seen = self.objects.get(&(NODES, key.to_vec())).filter(|_| (self.is_near)());
         seen.map(|(_, bytes)| ((), &bytes[..])).ok_or(Status::OtherLeaf)
@@ -138,18 +140,21 @@ impl Store {
         let after = if let Planned::Write(value, _) = change { Some(value) } else { None };
         let before = before.map(|(_, value)| &value[..]);
         let catalog = self.objects.get(&(NODES, catalog_key(0).to_vec()));
+        let mut out = vec![];
         let edited = match catalog {
             None => Ok(vec![]),
             Some((_, catalog)) => {
                 let nodes = Near { objects: &self.objects, is_near };
-                changed(&nodes, catalog, Object { key, before, after }, usize::MAX)
+                Plan::new(&nodes, catalog, key, after)
+                    .and_then(|plan| plan.edit(&nodes, before, usize::MAX, &mut out))
             }
         };
         let Ok(edited) = edited else { return Ok(Changed::Undone) };
         self.whole += 1;
         for Edited { key, bytes, .. } in edited {
             self.versions += 1;
-            self.objects.insert((NODES, key.to_vec()), (Version(self.versions), bytes));
+            self.objects
+                .insert((NODES, key.to_vec()), (Version(self.versions), out[bytes].to_vec()));
         }
         self.versions += 1;
         let new = Version(self.versions);

@@ -9,24 +9,34 @@
 //! record, that of the object.
 
 use alloc::vec::Vec;
+use core::hint::black_box;
+use core::iter;
+use core::mem::take;
 
 use arrayvec::ArrayVec;
 
-use crate::btree::change::{Edited, MOST_LEAVES, Nodes, Object, changed};
+use crate::btree::change::{Edited, MOST_LEAVES, Nodes, Plan};
 use crate::btree::{COPIES, catalog_key};
 use crate::message::Status;
 use crate::message::data::{Once, RejectRules};
 use crate::message::transaction::Participants;
+use crate::objects::cache;
 use crate::objects::commit::Item;
 use crate::objects::entry::Outcome;
 use crate::objects::locks::Access;
 use crate::objects::memory::Memory;
 use crate::objects::mutate::{Before, Change, Mutation};
 use crate::objects::record::Planned;
+use crate::objects::table::spread;
 use crate::types::{KeyHash, TableId, Version, WallTime};
 
 /// The hashes of the leaves that a change has edited.
 pub type Leaves = ArrayVec<KeyHash, MOST_LEAVES>;
+
+/// The number of bytes of an object that are loaded ahead: its header, its key and a small value.
+const LOADED: usize = 192;
+/// The most bytes of edited leaves that the memory keeps room for.
+const KEPT: usize = 64 << 10;
 
 /// The nodes of a table that a master has.
 struct Here<'m> {
@@ -36,6 +46,10 @@ struct Here<'m> {
 
 impl<'m> Nodes<'m> for Here<'m> {
     type Place = (KeyHash, Before);
+
+    fn expect(&self, keys: impl Iterator<Item = [u8; 10]>) {
+        self.memory.expect(keys.filter_map(|key| self.position(&key)));
+    }
 
     fn node(&self, key: &[u8]) -> Result<(Self::Place, &'m [u8]), Status> {
         let &Self { memory, table } = self;
@@ -50,7 +64,25 @@ impl<'m> Nodes<'m> for Here<'m> {
     }
 }
 
+impl Here<'_> {
+    /// Returns the position of a node in the hash table.
+    fn position(&self, key: &[u8]) -> Option<u64> {
+        Some(spread(self.table, self.memory.tablets.locate(self.table, key)?))
+    }
+}
+
 impl Memory {
+    /// Loads the lines of the hash table at these positions, and the begins of the objects there,
+    /// so that they are in the cache when they are looked up soon.
+    fn expect(&self, positions: impl Iterator<Item = u64>) {
+        let positions: ArrayVec<u64, { MOST_LEAVES + 1 }> = positions.collect();
+        // The compiler must not drop the reads.
+        black_box(positions.iter().fold(0, |read, at| read ^ self.table.prefetch(*at)));
+        for at in positions.iter().filter_map(|at| self.table.first(*at)) {
+            cache::load(self.log.bytes(at).get(..LOADED).unwrap_or_default());
+        }
+    }
+
     /// Executes a mutation that is new, a write or a removal, together with the entries of its
     /// object in the indexes whose nodes are in the table `nodes`. Puts the edited leaves into
     /// `leaves`. The outcome has the status [`Status::OtherLeaf`] if not all nodes that the change
@@ -72,6 +104,9 @@ impl Memory {
             }
             _ => (Planned::Remove, None),
         };
+        let mut bytes = take(&mut self.edited);
+        bytes.clear();
+        let edited = self.edit_leaves(mutation, nodes, value, &mut bytes);
         let before = self.before(target.table, hash, key);
         let old = before.filter(|before| wall < before.expires);
         let version = old.map_or(Version(0), |old| old.version);
@@ -82,7 +117,7 @@ impl Memory {
         if old.is_none() && value.is_none() {
             return self.leave(mutation, before.as_ref(), outcome(Status::Ok));
         }
-        let edited = match self.edited(nodes, key, before, value) {
+        let edited = match edited {
             Err(Status::OtherLeaf) => {
                 return self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf));
             }
@@ -97,10 +132,14 @@ impl Memory {
             key: &leaf.key,
             rules,
             once: Once::default(),
-            planned: Planned::Write(&leaf.bytes, WallTime::NEVER),
+            planned: Planned::Write(&bytes[leaf.bytes.clone()], WallTime::NEVER),
             before: Some(leaf.place.1),
         }));
-        match self.commit(&items, Participants::default()) {
+        let committed = self.commit(&items, Participants::default());
+        if bytes.capacity() <= KEPT {
+            self.edited = bytes;
+        }
+        match committed {
             // The client finds out what is too long.
             Err(Status::ValueTooLong) => {
                 self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf))
@@ -113,19 +152,25 @@ impl Memory {
         }
     }
 
-    /// Edits the leaves of an object that gets this value, or is removed. Changes nothing yet.
-    fn edited(
+    /// Appends the leaves that change with an object to `bytes`, and returns them. Changes nothing
+    /// yet.
+    fn edit_leaves(
         &self,
+        mutation: &Mutation<'_>,
         nodes: TableId,
-        key: &[u8],
-        before: Option<Before>,
         after: Option<&[u8]>,
+        bytes: &mut Vec<u8>,
     ) -> Result<Vec<Edited<(KeyHash, Before)>>, Status> {
+        let &Mutation { target, key, hash, .. } = mutation;
         let Some(catalog) = self.catalog(nodes)? else { return Ok(Vec::new()) };
-        let before = before.map(|before| self.log.object(before.at).value);
-        let (here, object) = (Here { memory: self, table: nodes }, Object { key, before, after });
+        let here = Here { memory: self, table: nodes };
+        let plan = Plan::new(&here, catalog, key, after)?;
+        let leaves = plan.leaves().filter_map(|key| here.position(&key));
+        self.expect(iter::once(spread(target.table, hash)).chain(leaves));
+        let before = self.find(target.table, hash, key);
+        let before = before.map(|(_, at)| self.log.object(at).value);
         // What a segment has no room for is not worth the work.
-        changed(&here, catalog, object, self.log.longest_entry())
+        plan.edit(&here, before, self.log.longest_entry(), bytes)
     }
 
     /// Returns the catalog of the indexes, `None` if there is none.

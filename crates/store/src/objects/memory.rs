@@ -65,6 +65,8 @@ pub struct Memory {
     pub expired: u64,
     /// The tablet that another master takes over, if there is one.
     pub leaving: Option<Box<Leaving>>,
+    /// The room for leaves that change with an object.
+    pub(super) edited: Vec<u8>,
     /// The position of the sweep for dropped tablets, and the number of tablets that it covers.
     sweep: Option<(u64, usize)>,
 }
@@ -77,7 +79,8 @@ impl Memory {
         let table = HashTable::new(log.capacity_bytes() / 2048);
         let (tablets, results) = (Tablets::default(), Results::default());
         let transactions = Transactions::default();
-        Self { log, table, tablets, results, transactions, expired: 0, leaving: None, sweep: None }
+        let (edited, leaving, sweep) = (Vec::new(), None, None);
+        Self { log, table, tablets, results, transactions, expired: 0, leaving, edited, sweep }
     }
 
     // Objects.
