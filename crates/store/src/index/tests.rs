@@ -15,7 +15,7 @@ use core::task::{Context, Poll, Waker};
 use sprat_proto::Rng;
 
 use super::*;
-use crate::btree::change::{Edited, Nodes, Plan};
+use crate::btree::change::{self, Edited, Nodes, Object};
 use crate::btree::edit::Edits;
 use crate::btree::leaf::Query;
 use crate::btree::node::{Node, Point};
@@ -145,8 +145,8 @@ impl Store {
             None => Ok(vec![]),
             Some((_, catalog)) => {
                 let nodes = Near { objects: &self.objects, is_near };
-                Plan::new(&nodes, catalog, key, after)
-                    .and_then(|plan| plan.edit(&nodes, before, usize::MAX, &mut out))
+                let object = Object { key, before, after };
+                change::change(&nodes, catalog, object, usize::MAX, &mut out)
             }
         };
         let Ok(edited) = edited else { return Ok(Changed::Undone) };

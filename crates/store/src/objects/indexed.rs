@@ -10,12 +10,11 @@
 
 use alloc::vec::Vec;
 use core::hint::black_box;
-use core::iter;
 use core::mem::take;
 
 use arrayvec::ArrayVec;
 
-use crate::btree::change::{Edited, MOST_LEAVES, Nodes, Plan};
+use crate::btree::change::{Edited, MOST_LEAVES, Nodes, Object, change};
 use crate::btree::{COPIES, catalog_key};
 use crate::message::Status;
 use crate::message::data::{Once, RejectRules};
@@ -48,7 +47,14 @@ impl<'m> Nodes<'m> for Here<'m> {
     type Place = (KeyHash, Before);
 
     fn expect(&self, keys: impl Iterator<Item = [u8; 10]>) {
-        self.memory.expect(keys.filter_map(|key| self.position(&key)));
+        let &Self { memory, table } = self;
+        let position = |key: [u8; 10]| Some(spread(table, memory.tablets.locate(table, &key)?));
+        let positions: ArrayVec<u64, MOST_LEAVES> = keys.filter_map(position).collect();
+        // The compiler must not drop the reads.
+        black_box(positions.iter().fold(0, |read, at| read ^ memory.table.prefetch(*at)));
+        for at in positions.iter().filter_map(|at| memory.table.first(*at)) {
+            cache::load(memory.log.bytes(at).get(..LOADED).unwrap_or_default());
+        }
     }
 
     fn node(&self, key: &[u8]) -> Result<(Self::Place, &'m [u8]), Status> {
@@ -64,25 +70,7 @@ impl<'m> Nodes<'m> for Here<'m> {
     }
 }
 
-impl Here<'_> {
-    /// Returns the position of a node in the hash table.
-    fn position(&self, key: &[u8]) -> Option<u64> {
-        Some(spread(self.table, self.memory.tablets.locate(self.table, key)?))
-    }
-}
-
 impl Memory {
-    /// Loads the lines of the hash table at these positions, and the begins of the objects there,
-    /// so that they are in the cache when they are looked up soon.
-    fn expect(&self, positions: impl Iterator<Item = u64>) {
-        let positions: ArrayVec<u64, { MOST_LEAVES + 1 }> = positions.collect();
-        // The compiler must not drop the reads.
-        black_box(positions.iter().fold(0, |read, at| read ^ self.table.prefetch(*at)));
-        for at in positions.iter().filter_map(|at| self.table.first(*at)) {
-            cache::load(self.log.bytes(at).get(..LOADED).unwrap_or_default());
-        }
-    }
-
     /// Executes a mutation that is new, a write or a removal, together with the entries of its
     /// object in the indexes whose nodes are in the table `nodes`. Puts the edited leaves into
     /// `leaves`. The outcome has the status [`Status::OtherLeaf`] if not all nodes that the change
@@ -104,9 +92,6 @@ impl Memory {
             }
             _ => (Planned::Remove, None),
         };
-        let mut bytes = take(&mut self.edited);
-        bytes.clear();
-        let edited = self.edit_leaves(mutation, nodes, value, &mut bytes);
         let before = self.before(target.table, hash, key);
         let old = before.filter(|before| wall < before.expires);
         let version = old.map_or(Version(0), |old| old.version);
@@ -117,7 +102,9 @@ impl Memory {
         if old.is_none() && value.is_none() {
             return self.leave(mutation, before.as_ref(), outcome(Status::Ok));
         }
-        let edited = match edited {
+        let mut bytes = take(&mut self.edited);
+        bytes.clear();
+        let edited = match self.edit_leaves(nodes, (key, before, value), &mut bytes) {
             Err(Status::OtherLeaf) => {
                 return self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf));
             }
@@ -156,21 +143,15 @@ impl Memory {
     /// yet.
     fn edit_leaves(
         &self,
-        mutation: &Mutation<'_>,
         nodes: TableId,
-        after: Option<&[u8]>,
+        (key, before, after): (&[u8], Option<Before>, Option<&[u8]>),
         bytes: &mut Vec<u8>,
     ) -> Result<Vec<Edited<(KeyHash, Before)>>, Status> {
-        let &Mutation { target, key, hash, .. } = mutation;
         let Some(catalog) = self.catalog(nodes)? else { return Ok(Vec::new()) };
-        let here = Here { memory: self, table: nodes };
-        let plan = Plan::new(&here, catalog, key, after)?;
-        let leaves = plan.leaves().filter_map(|key| here.position(&key));
-        self.expect(iter::once(spread(target.table, hash)).chain(leaves));
-        let before = self.find(target.table, hash, key);
-        let before = before.map(|(_, at)| self.log.object(at).value);
+        let before = before.map(|before| self.log.object(before.at).value);
+        let (here, object) = (Here { memory: self, table: nodes }, Object { key, before, after });
         // What a segment has no room for is not worth the work.
-        plan.edit(&here, before, self.log.longest_entry(), bytes)
+        change(&here, catalog, object, self.log.longest_entry(), bytes)
     }
 
     /// Returns the catalog of the indexes, `None` if there is none.
