@@ -9,9 +9,10 @@ use sprat_store::message::list::objects_reply;
 use sprat_store::message::multi::Parts;
 use sprat_store::message::transaction::{self, Answered, Decide};
 use sprat_store::ops::{
-    Append, Commit, Enumerate, Increment, LookUp, Multi, Operation as _, Prepare, Read,
-    ReadExpiring, Remove, Request, Scan, Swap, Touch, Validate, Write,
+    Append, ChangeIndexed, Commit, Enumerate, Increment, Kind, LookUp, Multi, Operation as _,
+    Prepare, Read, ReadExpiring, Remove, Request, Scan, Swap, Touch, Validate, Write,
 };
+use sprat_store::types::TableId;
 
 macro_rules! same {
     ($bytes:expr, $($message:ident)*) => { $(
@@ -26,7 +27,7 @@ macro_rules! same {
 
 fuzz_target!(|bytes: &[u8]| {
     same!(bytes, LookUp Read ReadExpiring Write Append Touch Swap Remove Increment Enumerate Multi);
-    same!(bytes, Prepare Commit Validate Decide);
+    same!(bytes, ChangeIndexed Prepare Commit Validate Decide);
     for parts in 1..4 {
         if let Ok(Answered::Done(answers)) = transaction::answered(bytes, parts) {
             assert_eq!(answers.len(), parts);
@@ -38,6 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
         Request::Read(()),
         Request::ReadExpiring(()),
         Request::LookUp(()),
+        Request::ChangeIndexed((TableId(8), Kind::Remove)),
         Request::Write(None),
         Request::Touch(None),
         Request::Swap(None),

@@ -182,3 +182,100 @@ fn lead<'a>(nodes: &impl Nodes<'a>, index: u8, point: Point<'_>) -> Result<NodeI
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::btree::catalog::{Catalog, Definition, Source};
+    use crate::btree::node::{Entry, emit};
+
+    /// Nodes with the ids 0, 1 and so on.
+    struct Few<'n>(&'n [Vec<u8>]);
+
+    impl<'n> Nodes<'n> for Few<'n> {
+        type Place = usize;
+
+        fn expect(&self, keys: impl Iterator<Item = [u8; 10]>) {
+            assert!(keys.count() <= MOST_LEAVES);
+        }
+
+        fn node(&self, key: &[u8]) -> Result<(usize, &'n [u8]), Status> {
+            let place = usize::from(key[9]);
+            let bytes = self.0.get(place).filter(|_| key[1..9] == [0; 8]);
+            Ok((place, bytes.ok_or(Status::OtherLeaf)?))
+        }
+
+        fn check(&self, _: &usize) -> Result<(), Status> {
+            Ok(())
+        }
+    }
+
+    fn catalog(sources: &[Source]) -> Vec<u8> {
+        let index = |(number, &source): (usize, &Source)| Definition {
+            name: "index".into(),
+            source,
+            node_bytes: 300,
+            is_ready: true,
+            number: number as u8,
+        };
+        let indexes = sources.iter().enumerate().map(index).collect();
+        Catalog { indexes, next: sources.len() as u8 }.bytes()
+    }
+
+    fn keys(leaf: &[u8]) -> Vec<&[u8]> {
+        Node::parse(leaf).expect("an intact leaf").entries().map(|it| it.point.key).collect()
+    }
+
+    /// Both entries of an object are in one leaf, which is copied once.
+    #[test]
+    fn a_leaf_gets_all_edits_of_an_index_at_once() {
+        let entries = [b"b", b"d"].map(|key| Entry::leaf(Point { key, object: b"o" }));
+        let nodes = [emit(0, Point::FIRST, None, entries.into_iter())];
+        let catalog = catalog(&[Source::Bytes { at: 0, len: 1 }]);
+        let object = Object { key: b"o", before: Some(b"b"), after: Some(b"c") };
+        let mut out = vec![7];
+        let edited = change(&Few(&nodes), &catalog, object, 1000, &mut out).unwrap();
+        assert_eq!((edited.len(), edited[0].place), (1, 0));
+        assert_eq!(keys(&out[edited[0].bytes.clone()]), [b"c", b"d"]);
+        // Leaves that are too long in sum are not read.
+        let most = nodes[0].len();
+        assert!(change(&Few(&nodes), &catalog, object, most, &mut out).is_ok());
+        let refused = change(&Few(&nodes), &catalog, object, most - 1, &mut out).err();
+        assert_eq!(refused, Some(Status::OtherLeaf));
+    }
+
+    #[test]
+    fn a_catalog_with_too_many_indexes_is_refused() {
+        let nodes = [emit(0, Point::FIRST, None, [].into_iter())];
+        let with = |count| {
+            let catalog = catalog(&vec![Source::Key; count]);
+            // All of one number: a leaf has an entry of an object and loses one.
+            let object = Object { key: b"o", before: None, after: Some(b"v") };
+            change(&Few(&nodes), &catalog, object, 1000, &mut vec![]).err()
+        };
+        assert_eq!((with(1), with(MOST_LEAVES + 1)), (None, Some(Status::OtherLeaf)));
+    }
+
+    proptest! {
+        /// No bytes of nodes or of a catalog make a change panic.
+        #[test]
+        fn arbitrary_nodes(
+            mut nodes in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..60), 1..4),
+            bytes in proptest::collection::vec(any::<u8>(), 0..40),
+            is_damaged: bool,
+        ) {
+            let leaf = emit(0, Point::FIRST, None, [].into_iter());
+            nodes.push(leaf);
+            let intact = catalog(&[Source::Key, Source::Bytes { at: 1, len: 2 }]);
+            let catalog = if is_damaged { &bytes } else { &intact };
+            for (before, after) in [(None, Some(&bytes[..])), (Some(&bytes[..]), None)] {
+                let object = Object { key: b"key", before, after };
+                let _ = change(&Few(&nodes), catalog, object, 1 << 20, &mut vec![]);
+            }
+        }
+    }
+}

@@ -13,7 +13,8 @@
 //! Each index is a B+ tree. Its nodes are objects of a table of their own, the node table, so that
 //! they are spread over the servers, and kept in the log, replicated, recovered and moved as all
 //! objects are. Transactions change an object together with its entries, and split a node together
-//! with its parent. Servers know of indexes only what an edit of a leaf is, and a look-up in it.
+//! with its parent. Where one server has an object and all nodes, it changes the object together
+//! with its entries by one operation.
 //!
 //! A client keeps the nodes above the leaves, so that a look-up asks the master of one leaf, and
 //! then reads the objects that this server does not have. A node has its own range: a client that

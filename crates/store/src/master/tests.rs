@@ -27,6 +27,7 @@ mod damage;
 mod durability;
 mod handover;
 mod heat;
+mod indexed;
 mod leases;
 mod look_up;
 mod memory;

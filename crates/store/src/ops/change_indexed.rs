@@ -97,11 +97,13 @@ impl<'a> Operation<'a> for ChangeIndexed<'a> {
             REMOVE if lifetime.is_none() && value.is_empty() => Kind::Remove,
             _ => return Err(Status::BadFormat),
         };
-        if wire.zeros != [0; 3] {
+        let (target, once) = (Target::parse(&wire.mutation.target)?, Once::parse(&wire.mutation));
+        let nodes = TableId(wire.nodes.get());
+        // Otherwise one change could have an object twice.
+        if wire.zeros != [0; 3] || nodes == target.table {
             return Err(Status::BadFormat);
         }
-        let (target, once) = (Target::parse(&wire.mutation.target)?, Once::parse(&wire.mutation));
-        Ok(Self { target, once, nodes: TableId(wire.nodes.get()), kind, key, value })
+        Ok(Self { target, once, nodes, kind, key, value })
     }
 
     fn key(&self) -> Option<(TableId, &'a [u8])> {

@@ -130,6 +130,34 @@ fn requests_with_a_lifetime() {
 }
 
 #[test]
+fn changes_of_indexed_objects() {
+    let written = ChangeIndexed {
+        target: TARGET,
+        once: ONCE,
+        nodes: TableId(8),
+        kind: Kind::Write(Some(Lifetime(0x0102))),
+        key: b"key",
+        value: b"v1",
+    };
+    golden!(
+        ChangeIndexed,
+        80,
+        "01 14 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 0000000000000102
+         0000000000000008 01 000000 00000002 6b6579 7631",
+        written
+    );
+    golden!(
+        ChangeIndexed,
+        80,
+        "01 14 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 ffffffffffffffff
+         0000000000000008 00 000000 00000000 6b6579",
+        ChangeIndexed { kind: Kind::Remove, value: b"", ..written }
+    );
+}
+
+#[test]
 fn requests() {
     golden!(
         ReadExpiring,
@@ -313,7 +341,7 @@ proptest! {
     /// bytes.
     #[test]
     fn arbitrary_bytes(
-        opcode in 0u8..20,
+        opcode in 0u8..21,
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
     ) {
         let _ = key(&bytes);
@@ -326,6 +354,9 @@ proptest! {
         }
         if let Ok(write) = Write::parse(&bytes) {
             prop_assert_eq!(write.emit(), &bytes[..]);
+        }
+        if let Ok(change) = ChangeIndexed::parse(&bytes) {
+            prop_assert_eq!(change.emit(), &bytes[..]);
         }
         if let Ok(look_up) = LookUp::parse(&bytes) {
             prop_assert_eq!(look_up.emit(), &bytes[..]);
