@@ -1,8 +1,9 @@
-//! The edits of leaves that go with a change of one object, as a server makes them that has all
+//! The changes of nodes that go with a change of one object, as a server makes them that has all
 //! nodes.
 //!
 //! ```text
 //!  catalog ─► index keys of the object before and after ─► from each root to the leaves ─► edits
+//!         ─► a leaf that is too large: its halves, and its parent with a child more
 //! ```
 //!
 //! A leaf and an object are often not in the processor's cache, and the nodes above the leaves are.
@@ -17,7 +18,7 @@ use arrayvec::ArrayVec;
 
 use super::catalog::{self, Row};
 use super::edit::edit;
-use super::node::{Node, Point};
+use super::node::{Entry, Node, Point, Splice};
 use super::{NodeId, ROOT, node_key};
 use crate::message::Status;
 use crate::objects::cache;
@@ -25,6 +26,8 @@ use crate::types::{MAX_INDEX_KEY, MAX_INDEXES};
 
 /// The most leaves of a change: an old entry and a new one in each index.
 pub(crate) const MOST_LEAVES: usize = 2 * MAX_INDEXES;
+/// The most nodes that change: each leaf, its other half and its parent.
+pub(crate) const MOST_NODES: usize = 3 * MOST_LEAVES;
 
 /// The most bytes of a node above the leaves that are loaded before a search in it.
 const MOST_LOADED: usize = 4096;
@@ -43,18 +46,27 @@ pub(crate) trait Nodes<'a> {
     /// [`Status::OtherLeaf`]: it is not there.
     fn node(&self, key: &[u8]) -> Result<(Self::Place, &'a [u8]), Status>;
 
-    /// Checks that a leaf may change.
+    /// Returns the place of a node that does not exist.
+    ///
+    /// # Errors
+    /// [`Status::OtherLeaf`]: it is elsewhere, or exists.
+    fn absent(&self, key: &[u8]) -> Result<Self::Place, Status>;
+
+    /// Checks that a node may change.
     ///
     /// # Errors
     /// The refusal.
-    fn check(&self, leaf: &Self::Place) -> Result<(), Status>;
+    fn check(&self, node: &Self::Place) -> Result<(), Status>;
+
+    /// Returns a random number, the same one for each try of a change.
+    fn random(&self) -> u64;
 }
 
-/// A leaf after its edits.
+/// A node after its edits.
 pub(crate) struct Edited<P> {
     pub(crate) key: [u8; 10],
     pub(crate) place: P,
-    /// The place of its bytes among those of all edited leaves.
+    /// The place of its bytes among those of all edited nodes.
     pub(crate) bytes: Range<usize>,
 }
 
@@ -69,25 +81,32 @@ pub(crate) struct Object<'a> {
 /// An edit of a leaf: the point of an entry, and true if it is added.
 type Edit<'a> = (Point<'a>, bool);
 
-/// An edit, with its leaf and the size of a full node of the index.
-type Led<'a> = (Edit<'a>, NodeId, usize);
+/// An edit, with the way to its leaf and the size of a full node of the index.
+type Led<'a> = (Edit<'a>, Way, usize);
+
+/// A leaf, and its parent unless the leaf is the root.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    leaf: NodeId,
+    parent: Option<NodeId>,
+}
 
 /// A leaf and its edits.
 struct Leaf<'a, P> {
-    id: NodeId,
+    way: Way,
     place: P,
     bytes: &'a [u8],
     node_bytes: usize,
     edits: ArrayVec<Edit<'a>, 2>,
 }
 
-/// Appends the leaves to `out` that change with an object of a table with this catalog. Reads leaves
+/// Appends the nodes to `out` that change with an object of a table with this catalog. Reads leaves
 /// of `most` bytes at most.
 ///
 /// # Errors
 /// [`Status::OtherLeaf`] if a node on the way to a leaf is not there or is none, if the catalog is
-/// malformed, if an index key is too long, or if a leaf would become too large or too small. Those
-/// of [`Nodes::check`].
+/// malformed, if an index key is too long, if a leaf would become too small, or if one would become
+/// too large whose split needs that of another node. Those of [`Nodes::check`].
 pub(crate) fn change<'a, N: Nodes<'a>>(
     nodes: &N,
     catalog: &[u8],
@@ -103,30 +122,92 @@ pub(crate) fn change<'a, N: Nodes<'a>>(
     if edits.len() > MOST_LEAVES {
         return Err(Status::OtherLeaf);
     }
-    nodes.expect(edits.iter().map(|(_, id, _)| node_key(*id)));
+    nodes.expect(edits.iter().map(|(_, way, _)| node_key(way.leaf)));
     let mut leaves = Vec::<Leaf<'_, N::Place>>::with_capacity(edits.len());
-    for (edit, id, node_bytes) in edits {
-        if let Some(leaf) = leaves.iter_mut().find(|leaf| leaf.id == id) {
+    for (edit, way, node_bytes) in edits {
+        if let Some(leaf) = leaves.iter_mut().find(|leaf| leaf.way.leaf == way.leaf) {
             leaf.edits.try_push(edit).map_err(|_| Status::OtherLeaf)?;
             continue;
         }
-        let (place, bytes) = nodes.node(&node_key(id))?;
+        let (place, bytes) = nodes.node(&node_key(way.leaf))?;
         nodes.check(&place)?;
-        leaves.push(Leaf { id, place, bytes, node_bytes, edits: [edit].into_iter().collect() });
+        leaves.push(Leaf { way, place, bytes, node_bytes, edits: [edit].into_iter().collect() });
     }
     if leaves.iter().map(|leaf| leaf.bytes.len()).sum::<usize>() > most {
         return Err(Status::OtherLeaf);
     }
     leaves.iter().for_each(|leaf| cache::load(leaf.bytes));
     let mut edited = Vec::with_capacity(leaves.len());
-    for Leaf { id, place, bytes, node_bytes, mut edits } in leaves {
-        let least = if id.1 == ROOT { 0 } else { node_bytes / 4 };
+    for mut leaf in leaves {
+        let least = if leaf.way.parent.is_none() { 0 } else { leaf.node_bytes / 4 };
         let begin = out.len();
-        if edit(bytes, &mut edits, (least, node_bytes), out)? {
-            edited.push(Edited { key: node_key(id), place, bytes: begin..out.len() });
+        if !edit(leaf.bytes, &mut leaf.edits, (least, usize::MAX), out)? {
+            continue;
+        }
+        let len = out.len() - begin;
+        if len > leaf.bytes.len() && len > leaf.node_bytes && count(&out[begin..]) > 2 {
+            split(nodes, leaf, begin, out, &mut edited)?;
+        } else {
+            let (key, place) = (node_key(leaf.way.leaf), leaf.place);
+            edited.push(Edited { key, place, bytes: begin..out.len() });
         }
     }
     Ok(edited)
+}
+
+/// Returns the number of entries of a node.
+fn count(node: &[u8]) -> usize {
+    Node::known(node).map_or(0, |node| node.len())
+}
+
+/// Splits a leaf, whose bytes after its edits are in `out` from `begin` on. Its other half gets a
+/// new id, and its parent gets the new child.
+fn split<'a, N: Nodes<'a>>(
+    nodes: &N,
+    leaf: Leaf<'_, N::Place>,
+    begin: usize,
+    out: &mut Vec<u8>,
+    edited: &mut Vec<Edited<N::Place>>,
+) -> Result<(), Status> {
+    let Leaf { way, place, node_bytes, edits, .. } = leaf;
+    let whole = out.split_off(begin);
+    let node = Node::known(&whole).ok_or(Status::OtherLeaf)?;
+    // The parent of the root would be a new root.
+    let parent = node_key(way.parent.ok_or(Status::OtherLeaf)?);
+    let (above, bytes) = nodes.node(&parent)?;
+    nodes.check(&above)?;
+    let added = edits.iter().rfind(|(_, add)| *add).ok_or(Status::OtherLeaf)?;
+    let middle = node.middle(added.0);
+    let separator = node.entry(middle).point;
+    let new = (way.leaf.0, nodes.random() | 1);
+    let other = node_key(new);
+    // An index has one leaf that grows. A catalog with an index twice is damaged.
+    if edited.iter().any(|it| it.key == parent || it.key == other) {
+        return Err(Status::OtherLeaf);
+    }
+    let halves = [
+        (node_key(way.leaf), place, node.part(0..middle, node.start, Some(separator))),
+        (other, nodes.absent(&other)?, node.part(middle..node.len(), separator, node.end)),
+    ];
+    for (key, place, half) in halves {
+        if half.len() > node_bytes && count(&half) > 2 {
+            return Err(Status::OtherLeaf);
+        }
+        let begin = out.len();
+        out.extend_from_slice(&half);
+        edited.push(Edited { key, place, bytes: begin..out.len() });
+    }
+    let node = Node::known(bytes).filter(|node| node.level == 1 && node.contains(separator));
+    // A parent that is full has to be split first.
+    let node = node.filter(|_| bytes.len() <= node_bytes).ok_or(Status::OtherLeaf)?;
+    let begin = out.len();
+    let (at, replaces) = node.search(separator);
+    let entry = Some(Entry { point: separator, child: new.1 });
+    if replaces || !node.splice(&[Splice { at, replaces, entry }], out) {
+        return Err(Status::OtherLeaf);
+    }
+    edited.push(Edited { key: parent, place: above, bytes: begin..out.len() });
+    Ok(())
 }
 
 /// Plans the edits in one index, and finds their leaves.
@@ -148,8 +229,8 @@ fn plan<'a, N: Nodes<'a>>(
     }
     let gone = old.filter(|old| Some(*old) != new).map(|old| (old, false));
     for edit in gone.into_iter().chain(new.map(|new| (new, true))) {
-        let id = lead(nodes, row.number, edit.0)?;
-        edits.push((edit, id, row.node_bytes as usize));
+        let way = lead(nodes, row.number, edit.0)?;
+        edits.push((edit, way, row.node_bytes as usize));
     }
     Ok(())
 }
@@ -163,22 +244,23 @@ impl Row<'_> {
 
 /// Goes from the root of an index to the leaf of a point. Reads no leaf but the root: leaves have
 /// their own ranges.
-fn lead<'a>(nodes: &impl Nodes<'a>, index: u8, point: Point<'_>) -> Result<NodeId, Status> {
-    let (mut id, mut above) = ((index, ROOT), u8::MAX);
+fn lead<'a>(nodes: &impl Nodes<'a>, index: u8, point: Point<'_>) -> Result<Way, Status> {
+    let (mut id, mut above, mut parent) = ((index, ROOT), u8::MAX, None);
     loop {
         let (_, bytes) = nodes.node(&node_key(id))?;
         let node = Node::known(bytes).ok_or(Status::OtherLeaf)?;
         if node.level == 0 {
-            return Ok(id);
+            return Ok(Way { leaf: id, parent });
         }
         if node.level >= above || node.len() == 0 {
             return Err(Status::OtherLeaf);
         }
         // A search reads some lines of the cache, one after the other.
         cache::load(bytes.get(..MOST_LOADED).unwrap_or(bytes));
+        parent = Some(id);
         (id.1, above) = (node.entry(node.child_of(point)).child, node.level);
         if above == 1 {
-            return Ok(id);
+            return Ok(Way { leaf: id, parent });
         }
     }
 }
@@ -209,8 +291,16 @@ mod tests {
             Ok((place, bytes.ok_or(Status::OtherLeaf)?))
         }
 
+        fn absent(&self, key: &[u8]) -> Result<usize, Status> {
+            if self.node(key).is_ok() { Err(Status::OtherLeaf) } else { Ok(usize::MAX) }
+        }
+
         fn check(&self, _: &usize) -> Result<(), Status> {
             Ok(())
+        }
+
+        fn random(&self) -> u64 {
+            256
         }
     }
 
@@ -245,6 +335,63 @@ mod tests {
         let most = nodes[0].len();
         assert!(change(&Few(&nodes), &catalog, object, most, &mut out).is_ok());
         let refused = change(&Few(&nodes), &catalog, object, most - 1, &mut out).err();
+        assert_eq!(refused, Some(Status::OtherLeaf));
+    }
+
+    #[test]
+    fn a_leaf_without_room_is_split_with_its_parent() {
+        let point = |key: &'static [u8]| Point { key, object: b"o" };
+        let leaf = |keys: &[&'static [u8]], start, end| {
+            emit(0, start, end, keys.iter().map(|key| Entry::leaf(point(key))))
+        };
+        let child = |point, child| Entry { point, child };
+        let above = |entries: &[Entry<'_>]| emit(1, Point::FIRST, None, entries.iter().copied());
+        let nodes = [
+            above(&[child(Point::FIRST, 1), child(point(b"mmmm"), 2)]),
+            leaf(&[b"aaaa", b"bbbb", b"gggg"], Point::FIRST, Some(point(b"mmmm"))),
+            leaf(&[b"mmmm"], point(b"mmmm"), None),
+        ];
+        let catalog = |node_bytes| {
+            let source = Source::Bytes { at: 0, len: 4 };
+            let (name, number) = ("index".into(), 0);
+            let index = Definition { name, source, node_bytes, is_ready: true, number };
+            Catalog { indexes: vec![index], next: 1 }.bytes()
+        };
+        let object = Object { key: b"o", before: Some(b"mmmm"), after: Some(b"cccc") };
+        let changed = |nodes: &[Vec<u8>], node_bytes| {
+            let mut out = vec![];
+            let edited = change(&Few(nodes), &catalog(node_bytes), object, 1000, &mut out)?;
+            let bytes = |it: &Edited<usize>| (it.key, out[it.bytes.clone()].to_vec());
+            Ok::<_, Status>(edited.iter().map(bytes).collect::<Vec<_>>())
+        };
+        // Nothing would stay in the other leaf.
+        assert_eq!(changed(&nodes, 100), Err(Status::OtherLeaf));
+        let mut more = nodes.clone();
+        more[2] = leaf(&[b"mmmm", b"nnnn", b"oooo", b"pppp"], point(b"mmmm"), None);
+        let fits = nodes[1].len() + 15;
+        let other = leaf(&[b"nnnn", b"oooo", b"pppp"], point(b"mmmm"), None);
+        let whole = leaf(&[b"aaaa", b"bbbb", b"cccc", b"gggg"], Point::FIRST, Some(point(b"mmmm")));
+        let expected = vec![(node_key((0, 2)), other.clone()), (node_key((0, 1)), whole)];
+        assert_eq!(changed(&more, fits as u32), Ok(expected));
+        let [first, second] = [&[&b"aaaa"[..], b"bbbb"][..], &[b"cccc", b"gggg"]];
+        let first = leaf(first, Point::FIRST, Some(point(b"cccc")));
+        let second = leaf(second, point(b"cccc"), Some(point(b"mmmm")));
+        let entries =
+            [child(Point::FIRST, 1), child(point(b"cccc"), 257), child(point(b"mmmm"), 2)];
+        let expected = vec![
+            (node_key((0, 2)), other),
+            (node_key((0, 1)), first),
+            (node_key((0, 257)), second),
+            (node_key((0, 0)), above(&entries)),
+        ];
+        assert_eq!(changed(&more, fits as u32 - 1), Ok(expected));
+        // A full parent has to be split first, and a root gets a new one above it.
+        let full = more[0].len() as u32 - 1;
+        assert!(full < fits as u32);
+        assert_eq!(changed(&more, full), Err(Status::OtherLeaf));
+        let root = [leaf(&[b"aaaa", b"bbbb", b"mmmm", b"nnnn"], Point::FIRST, None)];
+        let grown = Object { before: None, ..object };
+        let refused = change(&Few(&root), &catalog(64), grown, 1000, &mut vec![]).err();
         assert_eq!(refused, Some(Status::OtherLeaf));
     }
 

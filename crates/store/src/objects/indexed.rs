@@ -1,9 +1,9 @@
 //! Changes of objects of tables with indexes, as far as one master has all of the indexes.
 //!
 //! The master does what a client does otherwise by a read and a transaction ([`crate::index`]):
-//! [`crate::btree::change`] finds the leaves, and the object and the leaves are one group of the
-//! log. What the master has not, or what needs a split or a merge of leaves, it leaves to the
-//! client.
+//! [`crate::btree::change`] finds the nodes, and the object and the nodes are one group of the log.
+//! What the master has not, or what needs a merge of leaves or a split of nodes above them, it
+//! leaves to the client.
 //!
 //! Invariants: an object and its entries change together or not at all. The group has one completion
 //! record, that of the object.
@@ -13,8 +13,9 @@ use core::hint::black_box;
 use core::mem::take;
 
 use arrayvec::ArrayVec;
+use sprat_proto::Rng;
 
-use crate::btree::change::{Edited, MOST_LEAVES, Nodes, Object, change};
+use crate::btree::change::{Edited, MOST_LEAVES, MOST_NODES, Nodes, Object, change};
 use crate::btree::{COPIES, catalog_key};
 use crate::message::Status;
 use crate::message::data::{Once, RejectRules};
@@ -29,8 +30,11 @@ use crate::objects::record::Planned;
 use crate::objects::table::spread;
 use crate::types::{KeyHash, TableId, Version, WallTime};
 
-/// The hashes of the leaves that a change has edited.
-pub type Leaves = ArrayVec<KeyHash, MOST_LEAVES>;
+/// The hashes of the nodes that a change has edited.
+pub type Edits = ArrayVec<KeyHash, MOST_NODES>;
+
+/// The place of a node in a master's memory: the hash of its key, and the object if it exists.
+type NodePlace = (KeyHash, Option<Before>);
 
 /// The number of bytes of an object that are loaded ahead: its header, its key and a small value.
 const LOADED: usize = 192;
@@ -41,13 +45,15 @@ const KEPT: usize = 64 << 10;
 struct Here<'m> {
     memory: &'m Memory,
     table: TableId,
+    /// The identity of the change.
+    once: Once,
 }
 
 impl<'m> Nodes<'m> for Here<'m> {
-    type Place = (KeyHash, Before);
+    type Place = NodePlace;
 
     fn expect(&self, keys: impl Iterator<Item = [u8; 10]>) {
-        let &Self { memory, table } = self;
+        let &Self { memory, table, .. } = self;
         let position = |key: [u8; 10]| Some(spread(table, memory.tablets.locate(table, &key)?));
         let positions: ArrayVec<u64, MOST_LEAVES> = keys.filter_map(position).collect();
         // The compiler must not drop the reads.
@@ -58,23 +64,36 @@ impl<'m> Nodes<'m> for Here<'m> {
     }
 
     fn node(&self, key: &[u8]) -> Result<(Self::Place, &'m [u8]), Status> {
-        let &Self { memory, table } = self;
+        let &Self { memory, table, .. } = self;
         let hash = memory.tablets.locate(table, key).ok_or(Status::OtherLeaf)?;
         let before = memory.before(table, hash, key).ok_or(Status::OtherLeaf)?;
-        Ok(((hash, before), memory.log.object(before.at).value))
+        Ok(((hash, Some(before)), memory.log.object(before.at).value))
+    }
+
+    fn absent(&self, key: &[u8]) -> Result<Self::Place, Status> {
+        let &Self { memory, table, .. } = self;
+        let hash = memory.tablets.locate(table, key).ok_or(Status::OtherLeaf)?;
+        let place = (hash, None);
+        self.check(&place)?;
+        if memory.find(table, hash, key).is_none() { Ok(place) } else { Err(Status::OtherLeaf) }
     }
 
     fn check(&self, (hash, _): &Self::Place) -> Result<(), Status> {
         let is_locked = self.memory.transactions.is_locked(self.table, *hash, Access::Change);
         if is_locked { Err(Status::Locked) } else { Ok(()) }
     }
+
+    fn random(&self) -> u64 {
+        // A client uses no number twice.
+        Rng::seeded(self.once.lease.0.rotate_left(32) ^ self.once.rpc).u64()
+    }
 }
 
 impl Memory {
     /// Executes a mutation that is new, a write or a removal, together with the entries of its
-    /// object in the indexes whose nodes are in the table `nodes`. Puts the edited leaves into
-    /// `leaves`. The outcome has the status [`Status::OtherLeaf`] if not all nodes that the change
-    /// needs are here, or if a leaf would become too large or too small.
+    /// object in the indexes whose nodes are in the table `nodes`. Puts the edited nodes into
+    /// `edits`. The outcome has the status [`Status::OtherLeaf`] if not all nodes that the change
+    /// needs are here, or if leaves have to be merged, or nodes above them to be split.
     ///
     /// # Errors
     /// Those of [`Memory::mutate`], and [`Status::Locked`].
@@ -82,9 +101,9 @@ impl Memory {
         &mut self,
         mutation: &Mutation<'_>,
         nodes: TableId,
-        leaves: &mut Leaves,
+        edits: &mut Edits,
     ) -> Result<Outcome, Status> {
-        leaves.clear();
+        edits.clear();
         let &Mutation { target, once, key, hash, wall, .. } = mutation;
         let (planned, value) = match mutation.change {
             Change::Write(value, lifetime) => {
@@ -104,7 +123,7 @@ impl Memory {
         }
         let mut bytes = take(&mut self.edited);
         bytes.clear();
-        let edited = match self.edit_leaves(nodes, (key, before, value), &mut bytes) {
+        let edited = match self.edit_nodes((nodes, once), (key, before, value), &mut bytes) {
             Err(Status::OtherLeaf) => {
                 return self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf));
             }
@@ -113,14 +132,14 @@ impl Memory {
         let rules = RejectRules::default();
         let mut items = Vec::with_capacity(1 + edited.len());
         items.push(Item { table: target.table, hash, key, rules, once, planned, before });
-        items.extend(edited.iter().map(|leaf| Item {
+        items.extend(edited.iter().map(|node| Item {
             table: nodes,
-            hash: leaf.place.0,
-            key: &leaf.key,
+            hash: node.place.0,
+            key: &node.key,
             rules,
             once: Once::default(),
-            planned: Planned::Write(&bytes[leaf.bytes.clone()], WallTime::NEVER),
-            before: Some(leaf.place.1),
+            planned: Planned::Write(&bytes[node.bytes.clone()], WallTime::NEVER),
+            before: node.place.1,
         }));
         let committed = self.commit(&items, Participants::default());
         if bytes.capacity() <= KEPT {
@@ -133,23 +152,24 @@ impl Memory {
             }
             versions => {
                 let version = versions?[0];
-                leaves.extend(edited.iter().map(|leaf| leaf.place.0));
+                edits.extend(edited.iter().map(|node| node.place.0));
                 Ok(Outcome { version, ..outcome(Status::Ok) })
             }
         }
     }
 
-    /// Appends the leaves that change with an object to `bytes`, and returns them. Changes nothing
+    /// Appends the nodes that change with an object to `bytes`, and returns them. Changes nothing
     /// yet.
-    fn edit_leaves(
+    fn edit_nodes(
         &self,
-        nodes: TableId,
+        (nodes, once): (TableId, Once),
         (key, before, after): (&[u8], Option<Before>, Option<&[u8]>),
         bytes: &mut Vec<u8>,
-    ) -> Result<Vec<Edited<(KeyHash, Before)>>, Status> {
+    ) -> Result<Vec<Edited<NodePlace>>, Status> {
         let Some(catalog) = self.catalog(nodes)? else { return Ok(Vec::new()) };
         let before = before.map(|before| self.log.object(before.at).value);
-        let (here, object) = (Here { memory: self, table: nodes }, Object { key, before, after });
+        let here = Here { memory: self, table: nodes, once };
+        let object = Object { key, before, after };
         // What a segment has no room for is not worth the work.
         change(&here, catalog, object, self.log.longest_entry(), bytes)
     }

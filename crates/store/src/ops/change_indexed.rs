@@ -10,8 +10,8 @@
 //!
 //! A lifetime is in milliseconds. [`u64::MAX`] means that the object does not expire. A removal has
 //! that, and no value. The outcome [`Status::OtherLeaf`] leaves the change to the client: it says
-//! that the master does not have all nodes that the change needs, or that a leaf has to be split or
-//! merged. It is recorded as any other outcome, so that the request is not executed later on.
+//! that the master does not have all nodes that the change needs, that leaves have to be merged, or
+//! that a node above them has to be split. It is recorded as any other outcome, so that the request is not executed later on.
 
 use alloc::vec::Vec;
 
@@ -25,7 +25,7 @@ use super::write::{lifetime_ms, lifetime_or_none, split_key, version_alone};
 use crate::master::Master;
 use crate::message::data::{MutationWire, Once, Refusal, Target, concat, split};
 use crate::message::{Opcode, Status};
-use crate::objects::indexed::Leaves;
+use crate::objects::indexed::Edits;
 use crate::objects::mutate::Change;
 use crate::types::{Lifetime, TableId};
 
@@ -121,15 +121,15 @@ impl<'a> Operation<'a> for ChangeIndexed<'a> {
             Kind::Write(lifetime) => Change::Write(value, lifetime),
             Kind::Remove => Change::Remove,
         };
-        let (mut leaves, mut is_done) = (Leaves::new(), false);
+        let (mut edits, mut is_done) = (Edits::new(), false);
         let mutation = (target, once, key, change);
         let executed = mutation::execute_by(master, call, reply, mutation, |memory, mutation| {
-            let outcome = memory.change_indexed(mutation, nodes, &mut leaves);
+            let outcome = memory.change_indexed(mutation, nodes, &mut edits);
             is_done = outcome.is_ok_and(|outcome| outcome.status == Status::Ok);
             outcome
         })?;
         master.counters.indexed_changes += u64::from(is_done);
-        leaves.iter().for_each(|&hash| master.count_access(nodes, hash));
+        edits.iter().for_each(|&hash| master.count_access(nodes, hash));
         Ok(executed)
     }
 }

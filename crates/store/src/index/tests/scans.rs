@@ -41,3 +41,38 @@ fn a_range_has_the_same_objects_from_both_ends() {
         }
     }
 }
+
+/// An object that keeps its key is found once by each scan, whatever changes around it.
+#[test]
+fn a_scan_finds_each_object_that_stays_once_and_in_order() {
+    for seed in 0..60 {
+        let mut world = World::new(seed);
+        let clients: Vec<Fake> = (0..3).map(|_| world.client(0)).collect();
+        world.only(create(&clients[0], "first", FIRST, 100));
+        for n in 0..40 {
+            let (key, value) = (alloc::format!("stays {n}"), alloc::format!("{},x", n % 9));
+            let write = Change::Write(value.as_bytes(), None);
+            world.only(of(&clients[0]).change(key.as_bytes(), write, ANY)).unwrap();
+        }
+        let scan = async {
+            let ways = [1, 3, 100].map(|most| [(most, 0), (most, 500_000), (most, 1_000_000)]);
+            for (most, back_ppm) in ways.into_iter().flatten() {
+                let range = Range::new("2"..="6");
+                let found = from_both_ends(&clients[2], "first", range, most, back_ppm).await;
+                let points = found.iter().map(|it| (&it.index_key, &it.key));
+                assert!(points.is_sorted_by(|a, b| a < b), "each once, in order");
+                for it in &found {
+                    assert_eq!(FIRST.key_of(&it.key, &it.value), Some(&it.index_key[..]));
+                    assert!((&b"2"[..]..=b"6").contains(&&it.index_key[..]));
+                }
+                let stayed = found.iter().filter(|it| it.key.starts_with(b"stays"));
+                assert_eq!(stayed.count(), (0..40).filter(|n| (2..=6).contains(&(n % 9))).count());
+            }
+        };
+        let change = |i: usize, rng| Box::pin(change_at_random(&clients[i], rng, 100, 30));
+        let rngs = [world.rng.fork(), world.rng.fork()];
+        let [first, second] = rngs;
+        world.run(vec![change(0, first), change(1, second), Box::pin(scan)]);
+        world.check();
+    }
+}
