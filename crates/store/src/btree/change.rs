@@ -178,7 +178,7 @@ fn split<'a, N: Nodes<'a>>(
     nodes.check(&above)?;
     let added = edits.iter().rfind(|(_, add)| *add).ok_or(Status::OtherLeaf)?;
     let middle = node.middle(added.0);
-    let separator = node.entry(middle).point;
+    let separator = node.separator(middle);
     let new = (way.leaf.0, nodes.random() | 1);
     let other = node_key(new);
     // An index has one leaf that grows. A catalog with an index twice is damaged.
@@ -374,10 +374,11 @@ mod tests {
         let expected = vec![(node_key((0, 2)), other.clone()), (node_key((0, 1)), whole)];
         assert_eq!(changed(&more, fits as u32), Ok(expected));
         let [first, second] = [&[&b"aaaa"[..], b"bbbb"][..], &[b"cccc", b"gggg"]];
-        let first = leaf(first, Point::FIRST, Some(point(b"cccc")));
-        let second = leaf(second, point(b"cccc"), Some(point(b"mmmm")));
-        let entries =
-            [child(Point::FIRST, 1), child(point(b"cccc"), 257), child(point(b"mmmm"), 2)];
+        // The separator is as short as it can be.
+        let middle = Point { key: b"c", object: b"" };
+        let first = leaf(first, Point::FIRST, Some(middle));
+        let second = leaf(second, middle, Some(point(b"mmmm")));
+        let entries = [child(Point::FIRST, 1), child(middle, 257), child(point(b"mmmm"), 2)];
         let expected = vec![
             (node_key((0, 2)), other),
             (node_key((0, 1)), first),

@@ -373,7 +373,7 @@ impl<O: Objects> Indexes<'_, O> {
             return Ok(());
         }
         let middle = node.middle(point);
-        let separator = node.entry(middle).point;
+        let separator = node.separator(middle);
         let first = node.part(0..middle, node.start, Some(separator));
         let second = node.part(middle..node.len(), separator, node.end);
         let new = (index, self.objects.random() | 1);
