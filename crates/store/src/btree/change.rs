@@ -29,6 +29,8 @@ pub(crate) const MOST_LEAVES: usize = 2 * MAX_INDEXES;
 /// The most nodes that change: each leaf, its other half and its parent.
 pub(crate) const MOST_NODES: usize = 3 * MOST_LEAVES;
 
+/// The most levels of a tree. Clients make trees of more only with nodes of a few entries.
+const MOST_LEVELS: u8 = 64;
 /// The most bytes of a node above the leaves that are loaded before a search in it.
 const MOST_LOADED: usize = 4096;
 
@@ -118,9 +120,9 @@ pub(crate) fn change<'a, N: Nodes<'a>>(
     let mut edits = Vec::new();
     for row in rows {
         plan(nodes, &row.ok_or(Status::OtherLeaf)?, object, &mut edits)?;
-    }
-    if edits.len() > MOST_LEAVES {
-        return Err(Status::OtherLeaf);
+        if edits.len() > MOST_LEAVES {
+            return Err(Status::OtherLeaf);
+        }
     }
     nodes.expect(edits.iter().map(|(_, way, _)| node_key(way.leaf)));
     let mut leaves = Vec::<Leaf<'_, N::Place>>::with_capacity(edits.len());
@@ -245,7 +247,7 @@ impl Row<'_> {
 /// Goes from the root of an index to the leaf of a point. Reads no leaf but the root: leaves have
 /// their own ranges.
 fn lead<'a>(nodes: &impl Nodes<'a>, index: u8, point: Point<'_>) -> Result<Way, Status> {
-    let (mut id, mut above, mut parent) = ((index, ROOT), u8::MAX, None);
+    let (mut id, mut above, mut parent) = ((index, ROOT), MOST_LEVELS, None);
     loop {
         let (_, bytes) = nodes.node(&node_key(id))?;
         let node = Node::known(bytes).ok_or(Status::OtherLeaf)?;

@@ -1,7 +1,7 @@
 //! Changes of one object together with its entries.
 //!
 //! Where one server has the object and all nodes, it makes the change by one operation. Otherwise,
-//! or if a leaf has to be split or merged, the client reads the object and commits a transaction.
+//! or if leaves have to be merged, the client reads the object and commits a transaction.
 
 use alloc::vec::Vec;
 

@@ -146,6 +146,9 @@ impl<O: Objects> Indexes<'_, O> {
         let nodes = leaves.iter().map(Read::node).collect::<Result<Vec<_>, Error>>()?;
         let mut points: Vec<Point<'_>> = Vec::new();
         let rest = span.points(order, nodes.into_iter(), &mut points, most);
+        if let Some(last) = points.last() {
+            self.objects.state(|state| state.keep_entry(index.number, *last));
+        }
         let rest = behind(range, order, rest)?;
         let entries: Vec<Entry<'_>> = points.into_iter().map(|point| (point, None)).collect();
         Ok(Page { found: self.found(index, &entries).await?, rest })

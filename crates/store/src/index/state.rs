@@ -3,19 +3,22 @@
 //!
 //! Invariant: all of it may be out of date. A read or a commit finds that out.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
 use crate::btree::catalog::{Catalog, Definition};
-use crate::btree::node::{Goal, Node, OwnedPoint};
+use crate::btree::node::{Goal, Node, OwnedPoint, Point};
 use crate::btree::{COPIES, NodeId, ROOT};
 use crate::types::Version;
 
 /// The most nodes that a client keeps, of [`super::NODE_BYTES`] usually.
 const MOST: usize = 4096;
+
+/// The usual length of an entry in bytes, until the client has seen one of an index.
+const ENTRY: usize = 48;
 
 /// The most leaves that a look-up reads ahead.
 const MOST_AHEAD: usize = 31;
@@ -37,6 +40,8 @@ pub struct State {
     nodes: HashMap<NodeId, Arc<Vec<u8>>>,
     /// The indexes whose root is a leaf.
     lone: BTreeSet<u8>,
+    /// The length of an entry that the client has seen last, by index.
+    entries: BTreeMap<u8, usize>,
     /// The number of changes that are not tried as one operation.
     apart: u8,
 }
@@ -117,6 +122,11 @@ impl State {
         self.lone.contains(&index)
     }
 
+    /// Keeps the length of an entry of an index.
+    pub(super) fn keep_entry(&mut self, index: u8, entry: Point<'_>) {
+        self.entries.insert(index, entry.entry_len());
+    }
+
     /// Returns the bounds of the leaves beside the one that has a goal, below the same `parent`, if
     /// the client keeps that: the starts of those behind a point, or the ends of those before the
     /// leaf that ends with a bound. Together they have about `most` entries.
@@ -130,6 +140,8 @@ impl State {
         let Some(parent) = self.node(parent).and_then(Node::known) else { return bounds };
         let at = goal.child_in(&parent);
         // Leaves are about two thirds full.
+        let entry = self.entries.get(&index.number).copied().unwrap_or(ENTRY);
+        let of_leaf = (index.node_bytes as usize * 2 / 3 / entry).max(1);
         let mut entries = 0;
         for ahead in 0..MOST_AHEAD {
             let i = match goal {
@@ -140,13 +152,49 @@ impl State {
             if i >= parent.len() {
                 break;
             }
-            let bound = parent.entry(i).point;
-            entries += (index.node_bytes as usize * 2 / 3 / bound.entry_len()).max(1);
+            entries += of_leaf;
             if entries >= most {
                 break;
             }
-            bounds.push(bound.to_owned());
+            bounds.push(parent.entry(i).point.to_owned());
         }
         bounds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::btree::catalog::Source;
+    use crate::btree::node::{Entry, emit};
+
+    /// The separators in the parent are shorter than the entries of the leaves.
+    #[test]
+    fn as_many_leaves_are_read_ahead_as_have_the_entries() {
+        let point = |key| Point { key, object: b"" };
+        let keys: Vec<[u8; 1]> = (0..100).map(|key| [key]).collect();
+        let entries = keys.iter().map(|key| Entry { point: point(key), child: 1 });
+        let parent = emit(1, point(&keys[0]), None, entries);
+        let mut state = State::default();
+        state.keep((7, ROOT), parent.into());
+        let (name, source, number) = ("index".into(), Source::Key, 7);
+        let index = Definition { name, source, node_bytes: 1200, is_ready: true, number };
+        let beside = |state: &State, most| {
+            let goal = Goal::At(point(&keys[3]));
+            state.leaves_beside(&index, (goal, (7, ROOT)), most)
+        };
+        let usual = beside(&state, 100).len();
+        // A leaf has 40 entries of 20 bytes or 8 of 100: those of the first one count too.
+        state.keep_entry(7, Point { key: &[0; 10], object: b"" });
+        assert_eq!(beside(&state, 100).len(), 2);
+        state.keep_entry(7, Point { key: &[0; 90], object: b"" });
+        assert_eq!(beside(&state, 100).len(), 12);
+        assert!((2..12).contains(&usual));
+        assert_eq!(
+            beside(&state, 20),
+            vec![point(&keys[4]).to_owned(), point(&keys[5]).to_owned()]
+        );
     }
 }
