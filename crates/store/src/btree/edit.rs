@@ -77,9 +77,9 @@ impl<'a> Edits<'a> {
     }
 }
 
-/// Appends a leaf to `out`, with some entries added, which have `true`, and others removed. Its size
-/// is above `least` bytes and at most `most` bytes, with the exceptions of [`Edits`]. Returns false
-/// if no entry changes.
+/// Appends a leaf to `out`, with some entries added, which have `true`, and others removed. Its
+/// size is above `least` bytes and at most `most` bytes, with the exceptions of [`Edits`]. Returns
+/// false if no entry changes.
 ///
 /// # Errors
 /// Those of [`Edits::apply`].

@@ -2,8 +2,8 @@
 //!
 //! Clients read and write nodes as objects, and know what the nodes mean ([`crate::index`]). A
 //! master knows three things of them: it makes an edit of a leaf that is part of a transaction, it
-//! answers a look-up with the entries of a leaf and their objects, and it changes an object together
-//! with its entries if it has all nodes on the ways to them.
+//! answers a look-up with the entries of a leaf and their objects, and it changes an object
+//! together with its entries if it has all nodes on the ways to them.
 
 pub(crate) mod catalog;
 pub(crate) mod change;

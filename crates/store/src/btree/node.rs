@@ -63,7 +63,7 @@ impl<'a> Point<'a> {
         Some(Self { key, object })
     }
 
-    /// Returns the shortest begin of `next`, which comes behind this point, that comes behind it too.
+    /// Returns the shortest begin of `next` that comes behind this point. `next` does so, too.
     fn separator<'n>(self, next: Point<'n>) -> Point<'n> {
         let Point { key, object } = next;
         let len = common(self.key, key) + 1;

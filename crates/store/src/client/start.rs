@@ -117,9 +117,9 @@ impl Client {
     /// nodes are in the table `nodes`. The answer is [`Answer::Version`](super::Answer::Version).
     ///
     /// The operation ends at once with the status [`Status::UnknownTablet`] unless one server has
-    /// the object and all nodes, as far as the client knows. With [`Status::OtherLeaf`], nothing has
-    /// changed and the operation never will be executed: leaves have to be merged, a node above them
-    /// has to be split, the value is long, or the nodes are on several servers.
+    /// the object and all nodes, as far as the client knows. With [`Status::OtherLeaf`], nothing
+    /// has changed, and the operation will never be executed: leaves have to be merged, a node above
+    /// them has to be split, the value is long, or the nodes are on several servers.
     pub fn change_indexed(
         &mut self,
         nodes: TableId,

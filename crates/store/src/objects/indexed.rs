@@ -5,8 +5,8 @@
 //! What the master has not, or what needs a merge of leaves or a split of nodes above them, it
 //! leaves to the client.
 //!
-//! Invariants: an object and its entries change together or not at all. The group has one completion
-//! record, that of the object.
+//! Invariants: an object and its entries change together or not at all. The group has one
+//! completion record, that of the object.
 
 use alloc::vec::Vec;
 use core::hint::black_box;

@@ -11,7 +11,8 @@
 //! A lifetime is in milliseconds. [`u64::MAX`] means that the object does not expire. A removal has
 //! that, and no value. The outcome [`Status::OtherLeaf`] leaves the change to the client: it says
 //! that the master does not have all nodes that the change needs, that leaves have to be merged, or
-//! that a node above them has to be split. It is recorded as any other outcome, so that the request is not executed later on.
+//! that a node above them has to be split. It is recorded as any other outcome, so that the request
+//! is not executed later on.
 
 use alloc::vec::Vec;
 
