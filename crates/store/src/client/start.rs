@@ -118,8 +118,8 @@ impl Client {
     ///
     /// The operation ends at once with the status [`Status::UnknownTablet`] unless one server has
     /// the object and all nodes, as far as the client knows. With [`Status::OtherLeaf`], nothing
-    /// has changed, and the operation will never be executed: leaves have to be merged, a node above
-    /// them has to be split, the value is long, or the nodes are on several servers.
+    /// has changed, and the operation will never be executed: leaves have to be merged, a node
+    /// above them has to be split, the value is long, or the nodes are on several servers.
     pub fn change_indexed(
         &mut self,
         nodes: TableId,
