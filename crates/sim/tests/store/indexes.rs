@@ -226,6 +226,10 @@ fn indexed(seed: u64, rng: &mut Rng, options: Options, shape: &Shape) -> World<S
 fn arranged_shape(rng: &mut Rng) -> Shape {
     let mut shape = transactions::arranged_shape(rng);
     (shape.operations, shape.habits.pause_ns) = (100, 10 * MS);
+    // A server that has all nodes changes an object together with its entries.
+    if rng.chance(400_000) {
+        shape.masters = 1;
+    }
     shape
 }
 

@@ -216,7 +216,8 @@ impl Task {
         let (first, last, never) = (tablet.first, tablet.last, Instant::NEVER);
         let at = first + self.below((last - first).max(1));
         let kind = if tablets.len() > 5 { self.below(3) + 1 } else { self.below(4) };
-        let target = self.below(servers) as u32;
+        // The tablets gather at the first server.
+        let target = if self.chance(500_000) { 0 } else { self.below(servers) as u32 };
         let range = if self.chance(500_000) { (first, at) } else { (first, last) };
         let outcome = self.ask(move |client| match kind {
             0 => client.split_tablet(&name, at, never),
