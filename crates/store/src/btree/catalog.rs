@@ -42,8 +42,8 @@ pub enum Source {
         /// The byte between two fields.
         separator: u8,
     },
-    /// A key that [`pack`] has put before the value. An object with fewer keys, or whose value
-    /// [`unpack`] does not understand, is not in the index.
+    /// A key that [`pack`](crate::index::pack) has put before the value. An object with fewer keys,
+    /// or whose value [`unpack`] does not understand, is not in the index.
     Packed {
         /// The number of the key, from 0 on.
         number: u32,
@@ -103,7 +103,8 @@ impl Source {
     }
 }
 
-/// Returns the keys and the value that [`pack`] has united. `None`: these are no such bytes.
+/// Returns the keys and the value that [`pack`](crate::index::pack) has united. `None`: these are
+/// no such bytes.
 #[must_use]
 pub fn unpack(packed: &[u8]) -> Option<(Vec<&[u8]>, &[u8])> {
     let (&count, rest) = packed.split_first()?;
