@@ -72,14 +72,27 @@ impl<'a> Edits<'a> {
     /// large or too small.
     pub fn apply(self, leaf: &[u8]) -> Result<Option<Vec<u8>>, Status> {
         let (mut edits, mut out): (Vec<_>, _) = (self.iter().collect(), Vec::new());
-        let is_changed = edit(leaf, &mut edits, (self.least, self.most), &mut out)?;
-        Ok(is_changed.then_some(out))
+        match edit(leaf, &mut edits, (self.least, self.most), &mut out)? {
+            Size::Same => Ok(None),
+            Size::Fitting => Ok(Some(out)),
+            Size::TooLarge => Err(Status::OtherLeaf),
+        }
     }
 }
 
+/// The size of a leaf after its edits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Size {
+    /// No entry has changed.
+    Same,
+    Fitting,
+    /// The leaf has grown, and has to be split.
+    TooLarge,
+}
+
 /// Appends a leaf to `out`, with some entries added, which have `true`, and others removed. Its
-/// size is above `least` bytes and at most `most` bytes, with the exceptions of [`Edits`]. Returns
-/// false if no entry changes.
+/// size is above `least` bytes, with the exceptions of [`Edits`]. Appends nothing if no entry
+/// changes.
 ///
 /// # Errors
 /// Those of [`Edits::apply`].
@@ -88,7 +101,7 @@ pub(crate) fn edit(
     edits: &mut [(Point<'_>, bool)],
     (least, most): (usize, usize),
     out: &mut Vec<u8>,
-) -> Result<bool, Status> {
+) -> Result<Size, Status> {
     // What is wrong with entries that stay, a reader finds: they are copied as they are.
     let node = Node::known(leaf).filter(|node| node.level == 0).ok_or(Status::OtherLeaf)?;
     if edits.iter().any(|(point, _)| !node.contains(*point)) {
@@ -111,12 +124,10 @@ pub(crate) fn edit(
         &many
     };
     if splices.is_empty() {
-        return Ok(false);
+        return Ok(Size::Same);
     }
     let begin = out.len();
-    if !node.splice(splices, out) {
-        return Err(Status::OtherLeaf);
-    }
+    node.splice(splices, out).ok_or(Status::OtherLeaf)?;
     let len = out.len() - begin;
     let count = splices.iter().fold(node.len(), |count, splice| match splice.entry {
         Some(_) => count + 1,
@@ -125,10 +136,10 @@ pub(crate) fn edit(
     let is_too_large = len > leaf.len() && len > most && count > 2;
     // To try to merge a leaf costs some reads, so that it is done at few sizes.
     let is_small = count == 0 || len <= least && count.is_power_of_two();
-    if is_too_large || least > 0 && len < leaf.len() && is_small {
+    if least > 0 && len < leaf.len() && is_small {
         return Err(Status::OtherLeaf);
     }
-    Ok(true)
+    Ok(if is_too_large { Size::TooLarge } else { Size::Fitting })
 }
 
 /// Splits the next edit off.

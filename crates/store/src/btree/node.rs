@@ -349,17 +349,13 @@ impl<'a> Node<'a> {
     /// between them are copied as they are. `None` means that the node is malformed.
     pub(crate) fn spliced(&self, splices: &[Splice<'_>]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
-        self.splice(splices, &mut out).then_some(out)
+        self.splice(splices, &mut out)?;
+        Some(out)
     }
 
-    /// Appends the node with some changes to `out`, as [`Node::spliced`] returns it. Returns false
-    /// if the node is malformed: then `out` has some bytes more.
-    #[must_use]
-    pub(crate) fn splice(&self, splices: &[Splice<'_>], out: &mut Vec<u8>) -> bool {
-        self.try_to_splice(splices, out).is_some()
-    }
-
-    fn try_to_splice(&self, splices: &[Splice<'_>], out: &mut Vec<u8>) -> Option<()> {
+    /// Appends the node with some changes to `out`, as [`Node::spliced`] returns it. `None` means
+    /// that the node is malformed: then `out` has some bytes more.
+    pub(crate) fn splice(&self, splices: &[Splice<'_>], out: &mut Vec<u8>) -> Option<()> {
         let added = || splices.iter().filter_map(|splice| splice.entry);
         let removed = splices.iter().filter(|splice| splice.replaces).count();
         let count = (self.count + added().count()).checked_sub(removed)?;
@@ -405,7 +401,7 @@ impl<'a> Node<'a> {
 
     /// Returns the place of the first entry of the second half: the halves have about as many
     /// bytes, or the second has one entry if new points come behind all others.
-    pub(crate) fn middle(&self, new: Point<'_>) -> usize {
+    fn middle(&self, new: Point<'_>) -> usize {
         let last = self.count.saturating_sub(1).max(1);
         if self.end.is_none() && self.count > 1 && self.entry(last).point < new {
             return last;
@@ -414,9 +410,18 @@ impl<'a> Node<'a> {
         (1..last).find(|&i| self.offset(i) >= half).unwrap_or(last)
     }
 
+    /// Returns the halves of the node, which gets this new point then, and between them the start of
+    /// the second one.
+    pub(crate) fn halves(&self, new: Point<'_>) -> (Vec<u8>, Point<'a>, Vec<u8>) {
+        let middle = self.middle(new);
+        let separator = self.separator(middle);
+        let first = self.part(0..middle, self.start, Some(separator));
+        (first, separator, self.part(middle..self.count, separator, self.end))
+    }
+
     /// Returns the start of the second half, which begins with entry `middle`: where its child
     /// begins, or in a leaf the shortest point that the entries before are in front of.
-    pub(crate) fn separator(&self, middle: usize) -> Point<'a> {
+    fn separator(&self, middle: usize) -> Point<'a> {
         let second = self.entry(middle).point;
         match middle.checked_sub(1) {
             Some(last) if self.level == 0 => self.entry(last).point.separator(second),

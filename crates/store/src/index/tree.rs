@@ -372,10 +372,7 @@ impl<O: Objects> Indexes<'_, O> {
         if node.len() < 2 || has_room {
             return Ok(());
         }
-        let middle = node.middle(point);
-        let separator = node.separator(middle);
-        let first = node.part(0..middle, node.start, Some(separator));
-        let second = node.part(middle..node.len(), separator, node.end);
+        let (first, separator, second) = node.halves(point);
         let new = (index, self.objects.random() | 1);
         let Read { id, version, .. } = path[place];
         let entry = |point, child| Entry { point, child };

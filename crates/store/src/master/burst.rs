@@ -4,12 +4,8 @@
 //! A request costs a chain of cache misses: the line of the hash table, then the object in the log.
 //! One at a time, their latencies add up. A master that knows a whole burst overlaps them: it reads
 //! the table lines of all requests, then the first cache lines of all objects, and executes the
-//! requests after that. The reads have no other effect. Each of the two loops has few instructions
-//! between two reads, for a processor looks ahead by some hundred instructions only.
+//! requests after that ([`Memory::load`]). The reads have no other effect.
 
-use core::hint::black_box;
-
-use crate::objects::cache;
 use crate::objects::memory::Memory;
 use crate::objects::table::spread;
 use crate::types::TableId;
@@ -19,9 +15,6 @@ const MOST: usize = 64;
 /// The number of objects up to which a burst loads nothing ahead: their table lines and small
 /// values, 256 bytes each, stay in the processor's second-level cache.
 const CACHED: u64 = 4096;
-/// The number of bytes of an object that a burst loads ahead: its header, its key, and a small
-/// value.
-const LOADED: usize = 192;
 
 /// The key hashes of a burst's announced requests, by which the hash table finds their objects.
 #[derive(Clone, Debug)]
@@ -57,15 +50,7 @@ impl Burst {
 
     /// Reads the table lines and the objects of all announced requests and forgets the requests.
     pub(super) fn prefetch(&mut self, memory: &Memory) {
-        let hashes = &self.hashes[..self.len];
-        // The compiler must not drop the reads.
-        black_box(hashes.iter().fold(0, |read, &hash| read ^ memory.table.prefetch(hash)));
-        for &hash in hashes {
-            if let Some(at) = memory.table.first(hash) {
-                let bytes = memory.log.bytes(at);
-                cache::load(&bytes[..bytes.len().min(LOADED)]);
-            }
-        }
+        memory.load(&self.hashes[..self.len]);
         self.len = 0;
     }
 }

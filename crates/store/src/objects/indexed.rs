@@ -9,7 +9,6 @@
 //! completion record, that of the object.
 
 use alloc::vec::Vec;
-use core::hint::black_box;
 use core::mem::take;
 
 use arrayvec::ArrayVec;
@@ -20,7 +19,6 @@ use crate::btree::{COPIES, catalog_key};
 use crate::message::Status;
 use crate::message::data::{Once, RejectRules};
 use crate::message::transaction::Participants;
-use crate::objects::cache;
 use crate::objects::commit::Item;
 use crate::objects::entry::Outcome;
 use crate::objects::locks::Access;
@@ -36,8 +34,6 @@ pub type Edits = ArrayVec<KeyHash, MOST_NODES>;
 /// The place of a node in a master's memory: the hash of its key, and the object if it exists.
 type NodePlace = (KeyHash, Option<Before>);
 
-/// The number of bytes of an object that are loaded ahead: its header, its key and a small value.
-const LOADED: usize = 192;
 /// The most bytes of edited leaves that the memory keeps room for.
 const KEPT: usize = 64 << 10;
 
@@ -56,11 +52,7 @@ impl<'m> Nodes<'m> for Here<'m> {
         let &Self { memory, table, .. } = self;
         let position = |key: [u8; 10]| Some(spread(table, memory.tablets.locate(table, &key)?));
         let positions: ArrayVec<u64, MOST_LEAVES> = keys.filter_map(position).collect();
-        // The compiler must not drop the reads.
-        black_box(positions.iter().fold(0, |read, at| read ^ memory.table.prefetch(*at)));
-        for at in positions.iter().filter_map(|at| memory.table.first(*at)) {
-            cache::load(memory.log.bytes(at).get(..LOADED).unwrap_or_default());
-        }
+        memory.load(&positions);
     }
 
     fn node(&self, key: &[u8]) -> Result<(Self::Place, &'m [u8]), Status> {
@@ -123,39 +115,53 @@ impl Memory {
         }
         let mut bytes = take(&mut self.edited);
         bytes.clear();
-        let edited = match self.edit_nodes((nodes, once), (key, before, value), &mut bytes) {
-            Err(Status::OtherLeaf) => {
-                return self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf));
-            }
-            edited => edited?,
+        let edited = self.edit_nodes((nodes, once), (key, before, value), &mut bytes);
+        let item = Item {
+            table: target.table,
+            hash,
+            key,
+            rules: RejectRules::default(),
+            once,
+            planned,
+            before,
         };
-        let rules = RejectRules::default();
-        let mut items = Vec::with_capacity(1 + edited.len());
-        items.push(Item { table: target.table, hash, key, rules, once, planned, before });
-        items.extend(edited.iter().map(|node| Item {
-            table: nodes,
-            hash: node.place.0,
-            key: &node.key,
-            rules,
-            once: Once::default(),
-            planned: Planned::Write(&bytes[node.bytes.clone()], WallTime::NEVER),
-            before: node.place.1,
-        }));
-        let committed = self.commit(&items, Participants::default());
+        let committed =
+            edited.and_then(|edited| self.commit_with(&item, nodes, (&edited, &bytes), edits));
         if bytes.capacity() <= KEPT {
             self.edited = bytes;
         }
         match committed {
             // The client finds out what is too long.
-            Err(Status::ValueTooLong) => {
+            Err(Status::OtherLeaf | Status::ValueTooLong) => {
                 self.leave(mutation, before.as_ref(), outcome(Status::OtherLeaf))
             }
-            versions => {
-                let version = versions?[0];
-                edits.extend(edited.iter().map(|node| node.place.0));
-                Ok(Outcome { version, ..outcome(Status::Ok) })
-            }
+            version => Ok(Outcome { version: version?, ..outcome(Status::Ok) }),
         }
+    }
+
+    /// Commits an object together with the edited nodes, which are in `bytes`. Returns the version
+    /// of the object.
+    fn commit_with(
+        &mut self,
+        item: &Item<'_>,
+        nodes: TableId,
+        (edited, bytes): (&[Edited<NodePlace>], &[u8]),
+        edits: &mut Edits,
+    ) -> Result<Version, Status> {
+        let mut items = Vec::with_capacity(1 + edited.len());
+        items.push(*item);
+        items.extend(edited.iter().map(|node| Item {
+            table: nodes,
+            hash: node.place.0,
+            key: &node.key,
+            rules: RejectRules::default(),
+            once: Once::default(),
+            planned: Planned::Write(&bytes[node.bytes.clone()], WallTime::NEVER),
+            before: node.place.1,
+        }));
+        let versions = self.commit(&items, Participants::default())?;
+        edits.extend(edited.iter().map(|node| node.place.0));
+        Ok(versions[0])
     }
 
     /// Appends the nodes that change with an object to `bytes`, and returns them. Changes nothing
