@@ -410,8 +410,8 @@ impl<'a> Node<'a> {
         (1..last).find(|&i| self.offset(i) >= half).unwrap_or(last)
     }
 
-    /// Returns the halves of the node, which gets this new point then, and between them the start of
-    /// the second one.
+    /// Returns the halves of the node, which gets this new point then, and between them the start
+    /// of the second one.
     pub(crate) fn halves(&self, new: Point<'_>) -> (Vec<u8>, Point<'a>, Vec<u8>) {
         let middle = self.middle(new);
         let separator = self.separator(middle);

@@ -100,9 +100,10 @@ impl Memory {
         found.map(|at| (place, at))
     }
 
-    /// Loads the lines of the hash table at these positions, and the begins of the objects there, so
-    /// that they are in the cache when the objects are looked up soon. Each of the two loops has few
-    /// instructions between two reads, for a processor looks ahead by some hundred instructions only.
+    /// Loads the lines of the hash table at these positions, and the begins of the objects there,
+    /// so that they are in the cache when the objects are looked up soon. Each of the two loops has
+    /// few instructions between two reads, for a processor looks ahead by some hundred instructions
+    /// only.
     #[inline]
     pub(crate) fn load(&self, positions: &[u64]) {
         // The compiler must not drop the reads.
