@@ -210,12 +210,13 @@ impl Routes {
         }
     }
 
-    /// Returns true if the server of an object has all of `table`, as far as that is known.
-    pub(super) fn is_beside(&mut self, of: (TableId, &[u8]), table: TableId) -> bool {
-        let Some(owner) = self.owner_of(of) else { return false };
+    /// Returns true if the server of an object has all of `table`, or `None` if that is not known.
+    pub(super) fn is_beside(&mut self, of: (TableId, &[u8]), table: TableId) -> Option<bool> {
+        let owner = self.owner_of(of)?;
         let table = self.table(table) as usize;
-        let tablets = &self.tables[table].tablets;
-        !tablets.is_empty() && tablets.iter().all(|tablet| tablet.owner == Owner::Peer(owner))
+        let mut tablets = self.tables[table].tablets.iter();
+        tablets.len().checked_sub(1)?;
+        Some(tablets.all(|tablet| tablet.owner == Owner::Peer(owner)))
     }
 
     /// Returns the index of the first of `among` that is on the server of an object, if that is
@@ -357,9 +358,10 @@ mod tests {
         assert_eq!(routes.nearest((TableId(3), b"k"), &all), None, "its tablets are not known");
         assert_eq!(routes.nearest(all[0], &[(TableId(3), b"k")]), None);
         // The first table is on one server as a whole, and the second one is not.
-        assert!(routes.is_beside(all[on_a.unwrap()], TableId(1)));
-        assert!(!routes.is_beside(all[on_b.unwrap()], TableId(1)));
-        assert!(!routes.is_beside((TableId(1), b"k"), TableId(2)));
-        assert!(!routes.is_beside((TableId(1), b"k"), TableId(3)), "its tablets are not known");
+        assert_eq!(routes.is_beside(all[on_a.unwrap()], TableId(1)), Some(true));
+        assert_eq!(routes.is_beside(all[on_b.unwrap()], TableId(1)), Some(false));
+        assert_eq!(routes.is_beside((TableId(1), b"k"), TableId(2)), Some(false));
+        assert_eq!(routes.is_beside((TableId(1), b"k"), TableId(3)), None);
+        assert_eq!(routes.is_beside((TableId(3), b"k"), TableId(1)), None);
     }
 }

@@ -116,10 +116,11 @@ impl Client {
     /// Writes or removes an object together with its entries in the indexes of its table, whose
     /// nodes are in the table `nodes`. The answer is [`Answer::Version`](super::Answer::Version).
     ///
-    /// The operation ends at once with the status [`Status::UnknownTablet`] unless one server has
-    /// the object and all nodes, as far as the client knows. With [`Status::OtherLeaf`], nothing
-    /// has changed, and the operation will never be executed: leaves have to be merged, a node
-    /// above them has to be split, the value is long, or the nodes are on several servers.
+    /// The operation ends at once with the status [`Status::UnknownTablet`] if several servers have
+    /// the object and the nodes, and with [`Status::Retry`] if the client does not know yet which
+    /// servers have them. With [`Status::OtherLeaf`], nothing has changed, and the operation will
+    /// never be executed: leaves have to be merged, a node above them has to be split, the value is
+    /// long, or the nodes are on several servers.
     pub fn change_indexed(
         &mut self,
         nodes: TableId,
@@ -138,10 +139,12 @@ impl Client {
                 Some(Error::LifetimeTooLong(lifetime))
             }
             _ if !is_whole => Some(Error::refused(Status::OtherLeaf)),
-            _ if !self.routes.is_beside((table, key), nodes) => {
-                Some(Error::refused(Status::UnknownTablet))
-            }
-            _ => None,
+            _ => match self.routes.is_beside((table, key), nodes) {
+                Some(true) => None,
+                Some(false) => Some(Error::refused(Status::UnknownTablet)),
+                // The transaction that makes the change in its place asks for the tablets.
+                None => Some(Error::refused(Status::Retry)),
+            },
         };
         match refused {
             Some(error) => self.unsent(request, error, deadline),

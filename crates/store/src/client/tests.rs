@@ -27,6 +27,7 @@ use crate::types::{
 
 mod counters;
 mod direct;
+mod indexed;
 mod leases;
 mod multi;
 mod routes;

@@ -49,7 +49,9 @@ impl Changed {
     pub fn of(outcome: Result<Version, client::Error>) -> Result<Self, client::Error> {
         match outcome {
             Ok(version) => Ok(Self::Done(version)),
-            Err(client::Error::Refused { status: Status::OtherLeaf, .. }) => Ok(Self::Undone),
+            Err(client::Error::Refused { status: Status::OtherLeaf | Status::Retry, .. }) => {
+                Ok(Self::Undone)
+            }
             Err(client::Error::Refused { status: Status::UnknownTablet, .. }) => Ok(Self::Apart),
             Err(error) => Err(error),
         }

@@ -16,6 +16,7 @@ use sprat_store::client::{
     TransactionPart, WaitedFor,
 };
 use sprat_store::index::{Changed, Indexes, Listed, Objects, Seen, State, objects_of_answer};
+use sprat_store::message::Status;
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::{TableId, Version};
 
@@ -265,14 +266,15 @@ impl Objects for Task {
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error),
         };
-        let changed = Changed::of(outcome);
-        let count = match changed {
-            Ok(Changed::Done(_)) => &WHOLE,
-            Ok(Changed::Undone) => &UNDONE,
-            _ => return changed,
+        let count = match outcome {
+            Ok(_) => Some(&WHOLE),
+            Err(Error::Refused { status: Status::OtherLeaf, .. }) => Some(&UNDONE),
+            Err(_) => None,
         };
-        count.fetch_add(1, Ordering::Relaxed);
-        changed
+        if let Some(count) = count {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Changed::of(outcome)
     }
 
     async fn commit(&self, parts: &[TransactionPart<'_>]) -> Result<Vec<Version>, Error> {
