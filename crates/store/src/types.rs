@@ -70,6 +70,11 @@ pub struct ServerId {
     pub generation: u32,
 }
 
+impl ServerId {
+    /// The largest index.
+    pub const MAX_INDEX: u32 = (1 << 16) - 1;
+}
+
 impl fmt::Display for ServerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.index, self.generation)

@@ -26,7 +26,7 @@ use crate::site::OwnedSite;
 use crate::types::ServerId;
 
 /// The most places of a server list. The list is indexed by place.
-pub(super) const MAX_PLACES: u32 = 1 << 16;
+pub(super) const MAX_PLACES: u32 = ServerId::MAX_INDEX + 1;
 /// The number of low bits of a version of the server list that count the changes of the list in one
 /// life of the coordinator. The bits above them are the coordinator's incarnation.
 const VERSION_BITS: u32 = 32;

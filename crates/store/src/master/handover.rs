@@ -19,7 +19,8 @@ use sprat_proto::node::machine::{Caller, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
-use super::membership::{CALL_NS, COORDINATOR};
+use super::links::COORDINATOR;
+use super::membership::CALL_NS;
 use super::state::Master;
 use crate::message::Status;
 use crate::message::migration::{Fate, FindTablet, Found, PullTablet};

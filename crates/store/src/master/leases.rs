@@ -11,7 +11,8 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::SECOND;
 
-use super::membership::{CALL_NS, COORDINATOR};
+use super::links::COORDINATOR;
+use super::membership::CALL_NS;
 use crate::message::Status;
 use crate::message::control::{CheckLease, LeaseTimes, MAX_CHECKED_LEASES};
 use crate::objects::rifl::Results;

@@ -10,7 +10,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
 use super::burst::Burst;
 use super::gather::Gather;
 use super::leases::Suspended;
-use super::membership::COORDINATOR;
+use super::links::COORDINATOR;
 use super::state::Master;
 use super::syncs::Waiting;
 use crate::done::Task;

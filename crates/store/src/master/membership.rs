@@ -12,6 +12,7 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
+use super::links::COORDINATOR;
 use crate::durability::Durability;
 use crate::message::Status;
 use crate::message::control::{
@@ -19,10 +20,8 @@ use crate::message::control::{
 };
 use crate::site::OwnedSite;
 use crate::types::ServerId;
-use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::node::machine::Output;
 
-/// A master's link to the coordinator.
-pub const COORDINATOR: Link = Link(0);
 /// The time that a master's call to the coordinator may take.
 pub(super) const CALL_NS: u64 = 500 * MS;
 /// The pause before a master repeats a failed request to the coordinator.

@@ -26,6 +26,7 @@ mod handover;
 pub(crate) mod heat;
 mod lag;
 mod leases;
+mod links;
 mod machine;
 mod membership;
 mod recovery;
@@ -41,7 +42,7 @@ mod work;
 
 pub use counters::{COUNTERS, REFUSED};
 pub use lag::Mark;
-pub use membership::COORDINATOR;
+pub use links::COORDINATOR;
 pub use replication::MAX_REPLICAS;
 pub(crate) use state::MAX_GATED;
 pub use state::{Config, Master};

@@ -8,15 +8,14 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::Link;
 
+use super::links::{FOR_TRANSACTIONS, for_transactions};
 use crate::message::transaction::Participant;
 use crate::objects::locks::Due;
 use crate::objects::memory::Memory;
 use crate::types::LeaseId;
 
-/// The number of the first link to other masters for transactions.
-const LINKS: u32 = 1 << 21;
 /// The most records that are taken care of at a time.
-pub(super) const MOST_JOBS: usize = 4;
+pub(super) const MOST_JOBS: usize = FOR_TRANSACTIONS as usize;
 
 /// The next step for a record.
 #[derive(Debug)]
@@ -88,7 +87,7 @@ impl Resolving {
 
     pub(super) fn free_link(&self) -> Link {
         let is_used = |link| self.jobs.iter().any(|job| job.link == link);
-        let links = (0..MOST_JOBS as u32).map(|number| Link(LINKS + number));
-        links.into_iter().find(|&link| !is_used(link)).unwrap_or(Link(LINKS))
+        let mut links = (0..FOR_TRANSACTIONS).map(for_transactions);
+        links.find(|&link| !is_used(link)).unwrap_or(for_transactions(0))
     }
 }

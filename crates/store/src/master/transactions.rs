@@ -14,7 +14,8 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::Output;
 use sprat_proto::rpc::{Payload, RpcError};
 
-use super::membership::{CALL_NS, COORDINATOR};
+use super::links::COORDINATOR;
+use super::membership::CALL_NS;
 use super::resolving::{Asked, Job, MOST_JOBS, Step};
 use super::state::Master;
 use crate::message::Status;

@@ -152,7 +152,18 @@ fields!(TableId { 0: u64 });
 fields!(LeaseId { 0: u64 });
 fields!(SegmentId { 0: u32 });
 fields!(Version { 0: u64 });
-fields!(ServerId { index: u32, generation: u32 });
+
+impl Field<'_> for ServerId {
+    const MIN: usize = 8;
+    fn put(&self, out: &mut Vec<u8>) {
+        self.index.put(out);
+        self.generation.put(out);
+    }
+    fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
+        let id = Self { index: Field::take(from)?, generation: Field::take(from)? };
+        if id.index <= Self::MAX_INDEX { Ok(id) } else { Err(Status::BadFormat) }
+    }
+}
 
 /// Declares structs of messages together with their format.
 macro_rules! records {

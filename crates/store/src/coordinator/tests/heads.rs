@@ -143,9 +143,11 @@ fn only_a_server_that_is_up_raises_its_head() {
     assert_eq!(w.set_head(y, 3, 1), Status::NotInCluster, "no success, though nothing changes");
     assert_eq!(w.head(y), (3, 1));
     let other = |index, generation| ServerId { index, generation };
-    for server in [other(0, 0), other(0, 2), other(2, 1), other(u32::MAX, 1)] {
+    for server in [other(0, 0), other(0, 2), other(2, 1), other(ServerId::MAX_INDEX, 1)] {
         assert_eq!(w.set_head(server, 4, 1), Status::NotInCluster, "{server}");
     }
+    let none = other(ServerId::MAX_INDEX + 1, 1);
+    assert_eq!(w.set_head(none, 4, 1), Status::BadFormat, "a list has no room for it");
     let cluster = w.coordinator.cluster() ^ 1;
     let request = SetHead { cluster, server: x, segment: SegmentId(4), epoch: 1 }.emit();
     assert_eq!(outcome(&w.answer(request)).unwrap().0, Status::NotInCluster);

@@ -8,9 +8,10 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 
-use super::fed::{Fed, LINKS, TICK_BYTES};
+use super::fed::{Fed, TICK_BYTES};
 use super::reading::{Reading, Segment, Source};
 use crate::backup::Backup;
+use crate::master::links;
 use crate::master::membership::CALL_NS;
 use crate::message::Status;
 use crate::message::data::accepted;
@@ -93,7 +94,7 @@ impl CrashedLog {
     /// Returns the links to backups that are connected.
     pub(super) fn links(&self) -> Vec<Link> {
         let linked = self.backups.iter().filter(|source| source.linked);
-        linked.map(|source| Link(LINKS + source.backup.index)).collect()
+        linked.map(|source| links::source(source.backup)).collect()
     }
 
     /// Returns the next read, or the order to connect the link that it needs.
@@ -105,7 +106,7 @@ impl CrashedLog {
     ) -> Option<(Output, Option<Asked>)> {
         let source = self.reading.source()?;
         let Source { backup, locator, linked } = self.backups.get_mut(source)?;
-        let link = Link(LINKS + backup.index);
+        let link = links::source(*backup);
         if !core::mem::replace(linked, true) {
             return Some((Output::Connect { link, locator: locator.clone() }, None));
         }

@@ -3,10 +3,6 @@
 /// The most bytes that one tick replays. Clients of this server's other tablets wait meanwhile.
 pub(super) const TICK_BYTES: usize = 64 << 10;
 
-/// The first of this master's links to servers that it reads from. Those below are for the
-/// replicas of its own log.
-pub(super) const LINKS: u32 = 1 << 20;
-
 /// The progress of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fed {

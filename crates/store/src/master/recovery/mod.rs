@@ -26,7 +26,8 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 use sprat_proto::time::MS;
 
-use super::membership::{CALL_NS, COORDINATOR};
+use super::links::COORDINATOR;
+use super::membership::CALL_NS;
 use crate::backup::Backup;
 use crate::message::Status;
 use crate::message::control;

@@ -14,7 +14,8 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 use sprat_proto::time::{MS, SECOND};
 
-use super::fed::{Fed, LINKS, TICK_BYTES};
+use super::fed::{Fed, TICK_BYTES};
+use crate::master::links;
 use crate::master::membership::CALL_NS;
 use crate::message::Status;
 use crate::message::migration::{MOST_AHEAD, Migrate, PAGE, Page, Progress, PullTablet};
@@ -106,7 +107,7 @@ impl Pulling {
     }
 
     fn link(&self) -> Link {
-        Link(LINKS + self.source.index)
+        links::source(self.source)
     }
 
     /// Returns the request for the next page, or the order to connect the link that it needs.

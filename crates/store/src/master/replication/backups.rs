@@ -18,7 +18,8 @@ use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
 use crate::backup::{Outbox, Posted};
-use crate::master::membership::{CALL_NS, COORDINATOR};
+use crate::master::links::{self, COORDINATOR};
+use crate::master::membership::CALL_NS;
 use crate::message::control::{ListServers, ServerPage, ServerState};
 use crate::message::ring::{MAX_OFFER, Ring};
 use crate::objects::segment::Position;
@@ -113,11 +114,6 @@ pub(super) struct Backups {
     site: OwnedSite,
     /// This server, if it may hold replicas of its own log.
     own: Option<ServerId>,
-}
-
-/// Returns a master's link to a backup.
-pub(super) fn link(server: ServerId) -> Link {
-    Link(COORDINATOR.0 + 1 + server.index)
 }
 
 impl Backups {
@@ -271,7 +267,8 @@ impl Backups {
                 });
             }
         }
-        let links = gone.iter().filter(|backup| backup.linked).map(|backup| link(backup.server));
+        let links =
+            gone.iter().filter(|backup| backup.linked).map(|backup| links::backup(backup.server));
         self.unlinked.extend(links);
         gone.into_iter().map(|backup| backup.server).collect()
     }
@@ -286,7 +283,7 @@ impl Backups {
         let backup = self.backup(server)?;
         let locator = backup.locator.clone();
         let linked = core::mem::replace(&mut backup.linked, true);
-        (!linked).then_some(Output::Connect { link: link(server), locator })
+        (!linked).then_some(Output::Connect { link: links::backup(server), locator })
     }
 
     /// Returns true if `server` is in the list.
@@ -395,7 +392,7 @@ impl Backups {
     /// Forgets the ring of the server of a link that cannot be reached, or with which a session has
     /// ended. Returns the server.
     pub(super) fn unreachable(&mut self, to: Link) -> Option<ServerId> {
-        let backup = self.list.iter_mut().find(|backup| link(backup.server) == to)?;
+        let backup = self.list.iter_mut().find(|backup| links::backup(backup.server) == to)?;
         if !matches!(backup.ring, RingTo::Wanted(_)) {
             backup.ring = RingTo::Wanted(Instant::ZERO);
         }

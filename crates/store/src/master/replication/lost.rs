@@ -14,7 +14,8 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 
 use super::segment::{Kind, Reported, Segment};
-use super::{Complete, Replication, link};
+use super::{Complete, Replication};
+use crate::master::links;
 use crate::message::Status;
 use crate::message::damage::LostReplica;
 use crate::objects::log::Log;
@@ -143,7 +144,7 @@ impl Replication {
         if !self.backups.has(server) {
             return None;
         }
-        Some(self.backups.connect(server).map_or(Ok(link(server)), Err))
+        Some(self.backups.connect(server).map_or(Ok(links::backup(server)), Err))
     }
 
     /// Returns the number of replicas that backups have reported.

@@ -34,7 +34,8 @@ use sprat_proto::rpc::{Payload, RpcError};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
-use super::membership::{CALL_NS, COORDINATOR};
+use super::links::{self, COORDINATOR};
+use super::membership::CALL_NS;
 use crate::message::Status;
 use crate::message::control::{self, SetHead};
 use crate::message::recovery::FreeLeftReplicas;
@@ -52,7 +53,7 @@ mod segment;
 mod tests;
 mod writes;
 
-use backups::{Backups, Posts, link};
+use backups::{Backups, Posts};
 pub use segment::MAX_REPLICAS;
 use segment::{Kind, Reported, Segment};
 
@@ -217,7 +218,7 @@ impl Replication {
 
     /// Returns true if a link is that to this server itself, which holds a replica of its own log.
     pub(super) fn is_own(&self, to: Link) -> bool {
-        self.me.is_some_and(|(_, me)| link(me) == to)
+        self.me.is_some_and(|(_, me)| links::backup(me) == to)
     }
 
     pub(super) fn is_mine(&self, tag: u64) -> bool {
@@ -308,7 +309,7 @@ impl Replication {
         let target = Target { cluster, backup, master, segment };
         let message = FreeReplica { target, epoch }.emit();
         let deadline = now.after(CALL_NS);
-        Some(Output::Call { link: link(backup), tag, message: message.into(), deadline })
+        Some(Output::Call { link: links::backup(backup), tag, message: message.into(), deadline })
     }
 
     /// Returns the call to a backup to free the replicas that an earlier life of it has left, once
@@ -333,7 +334,12 @@ impl Replication {
         self.backups.clean_again(backup, Instant::NEVER);
         self.calls.insert(tag, Call::FreeLeft(backup));
         let message = FreeLeftReplicas { cluster, backup, master }.emit().into();
-        Some(Output::Call { link: link(backup), tag, message, deadline: now.after(CALL_NS) })
+        Some(Output::Call {
+            link: links::backup(backup),
+            tag,
+            message,
+            deadline: now.after(CALL_NS),
+        })
     }
 
     /// Returns true if all replicas that a recovery of the log needs are on servers of the list.

@@ -11,8 +11,9 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::time::MS;
 
-use super::{Call, Replication, link};
+use super::{Call, Replication};
 use crate::backup::Outbox;
+use crate::master::links;
 use crate::master::membership::CALL_NS;
 use crate::message::replica::{Target, WriteReplica};
 use crate::message::ring::OpenRing;
@@ -83,7 +84,12 @@ impl Replication {
         };
         self.calls.insert(tag, Call::OpenRing(backup));
         let message = OpenRing { cluster, backup, master }.emit().into();
-        Some(Output::Call { link: link(backup), tag, message, deadline: now.after(CALL_NS) })
+        Some(Output::Call {
+            link: links::backup(backup),
+            tag,
+            message,
+            deadline: now.after(CALL_NS),
+        })
     }
 
     /// Posts the next `len` bytes of the segment in `slot`, if the backup shares memory with this

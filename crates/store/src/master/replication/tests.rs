@@ -4,7 +4,6 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use sprat_proto::node::machine::Link;
 use sprat_proto::rpc::{Message, Slice};
 use sprat_proto::wire::checksum::crc32c;
 
@@ -166,7 +165,7 @@ impl Rig {
                 bytes.extend_from_slice(self.log.lent_bytes(slice));
             }
             if let Call::Write { backup, .. } | Call::Free(Free { backup, .. }) = call {
-                assert_eq!(link, Link(1 + backup.index));
+                assert_eq!(link, links::backup(backup));
             }
             let slices = slices.to_vec();
             self.sent.push(Sent { tag, call, bytes, slices, deadline });

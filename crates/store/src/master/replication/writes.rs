@@ -9,7 +9,7 @@ use sprat_proto::time::MS;
 
 use super::segment::{Kind, Segment};
 use super::{Call, Replication};
-use crate::master::replication::backups::link;
+use crate::master::links;
 use crate::message::replica::{Target, WriteReplica};
 use crate::objects::log::Log;
 use crate::objects::segment::{Location, SegmentId, State};
@@ -154,7 +154,7 @@ impl Replication {
         let end = write.offset + len;
         self.calls.insert(tag, Call::Write { segment: id, backup, end, epoch, close });
         let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
-        Some(Output::Call { link: link(backup), tag, message, deadline })
+        Some(Output::Call { link: links::backup(backup), tag, message, deadline })
     }
 
     /// Returns the next write to a replica, without its data.

@@ -105,7 +105,7 @@ fn a_session_that_ends_is_followed_by_a_question_at_once() {
     rig.append(200);
     rig.step();
     assert!(rig.sent.is_empty());
-    rig.replication.unreachable(Link(1 + A.index));
+    rig.replication.unreachable(links::backup(A));
     rig.step();
     assert_eq!(rig.rings.open(), 1);
     assert!(rig.has(is_confirm) && rig.has(|call| matches!(call, Call::OpenRing(_))));
@@ -123,10 +123,10 @@ fn a_backup_that_refuses_at_once_is_asked_for_a_ring_after_a_pause() {
     let mut rig = Rig::sharing(1, 1, 1 << 14);
     rig.append(200);
     rig.end_all(any);
-    rig.replication.unreachable(Link(1 + A.index));
+    rig.replication.unreachable(links::backup(A));
     rig.step();
     for _ in 0..3 {
-        rig.replication.unreachable(Link(1 + A.index));
+        rig.replication.unreachable(links::backup(A));
         rig.end(is_question, Some(RpcError::NotExecuted));
         assert!(!rig.has(is_question));
         assert!(rig.replication.deadline() <= rig.now.after(LATER_NS));
