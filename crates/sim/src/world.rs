@@ -2,7 +2,7 @@
 //! in virtual time from one seed.
 //!
 //! ```text
-//!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start ·
+//!  event queue, by (time, seq):  arrival of a datagram · a write safe · crash · start ·
 //!                                pause · partition · heal · disks full · room again
 //!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })
 //! ```
@@ -133,15 +133,17 @@ struct Host<S> {
     disk: Disk,
     completed: Vec<Outcome>,
     answers: Vec<(u64, etcd::Outcome)>,
-    /// The time of the host's next turn. Other turns of the host in the queue are stale.
+    /// The time of the host's next turn.
     turn_at: Instant,
     busy_until: Instant,
+    /// The number of turns in a row that left more to do.
     idle_turns: u32,
+    /// The number of turns in a row, without a pause, for which nothing had arrived.
+    fruitless: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    Turn(HostId),
     Safe(HostId),
     Start(HostId),
     /// A request to the etcd, or a reply, arrives.
@@ -170,6 +172,14 @@ enum Contents {
 
 /// The most events in one [`World::run_until`]. A world with more makes no progress.
 const MAX_EVENTS: u64 = 50_000_000;
+
+/// The binary logarithm of the most that a process waits between turns that leave more to do, in
+/// turns.
+const MOST_SHIFT: u32 = 6;
+
+/// The most turns of a host in a row, without a pause, for which nothing has arrived: more than any
+/// background work takes. A process with more would use a whole core for nothing.
+const MAX_FRUITLESS: u32 = 20_000;
 
 impl<S> World<S> {
     /// Makes a simulated world without hosts.
@@ -225,6 +235,7 @@ impl<S> World<S> {
             turn_at: Instant::NEVER,
             busy_until: Instant::ZERO,
             idle_turns: 0,
+            fruitless: 0,
         });
         self.start(id);
         id
@@ -311,23 +322,36 @@ impl<S> World<S> {
         let end = self.now.after(ns);
         let mut events = 0;
         while !done(self) {
-            let next = self.wire.next().into_iter().chain(self.queue.next()).min();
-            let Some(at) = next.filter(|at| *at <= end) else {
+            let (wire, event) = (self.wire.next(), self.queue.next());
+            let (turn, host) = self.next_turn();
+            let next = wire.into_iter().chain(event).fold(turn, Instant::min);
+            let Some(at) = Some(next).filter(|at| *at <= end && *at < Instant::NEVER) else {
                 self.now = if end == Instant::NEVER { self.now } else { end };
                 return false;
             };
             self.now = self.now.max(at);
             events += 1;
             assert!(events < MAX_EVENTS, "the world goes in circles at {:?}", self.now);
-            if self.wire.next() == Some(at) {
+            if wire == Some(at) {
                 if let Some(host) = self.wire.deliver() {
                     self.wake(host, at);
                 }
-            } else if let Some((at, event)) = self.queue.pop() {
-                self.happen(at, event);
+            } else if event == Some(at) {
+                if let Some((at, event)) = self.queue.pop() {
+                    self.happen(at, event);
+                }
+            } else {
+                self.turn(host);
             }
         }
         true
+    }
+
+    /// Returns the time of the next turn, and the host that has it. There are few hosts, and each
+    /// moves its turn with everything that arrives.
+    fn next_turn(&self) -> (Instant, HostId) {
+        let turns = self.hosts.iter().enumerate().map(|(id, host)| (host.turn_at, id));
+        turns.min().unwrap_or((Instant::NEVER, 0))
     }
 
     /// Starts a process at the simulated host `host`, unless one lives there.
@@ -358,26 +382,13 @@ impl<S> World<S> {
 
     fn wake(&mut self, id: HostId, at: Instant) {
         let host = &mut self.hosts[id];
-        let at = at.max(host.busy_until).max(self.now);
-        if host.process.is_some() && at < host.turn_at {
-            host.turn_at = at;
-            self.queue.push(at, Event::Turn(id));
+        if host.process.is_some() {
+            host.turn_at = host.turn_at.min(at.max(host.busy_until).max(self.now));
         }
     }
 
     fn happen(&mut self, at: Instant, event: Event) {
         match event {
-            Event::Turn(host) => {
-                if self.hosts[host].turn_at != at {
-                    return;
-                }
-                self.hosts[host].turn_at = Instant::NEVER;
-                if self.hosts[host].busy_until > at {
-                    self.wake(host, at);
-                } else {
-                    self.turn(host);
-                }
-            }
             Event::Safe(host) => {
                 while let Some(outcome) = self.hosts[host].disk.completed(at) {
                     self.hosts[host].completed.push(outcome);
@@ -397,8 +408,18 @@ impl<S> World<S> {
     }
 
     fn turn(&mut self, id: HostId) {
+        let is_fruitless = !self.wire.waiting(id);
         let host = &mut self.hosts[id];
+        if host.busy_until > self.now {
+            host.turn_at = host.busy_until;
+            return;
+        }
+        host.turn_at = Instant::NEVER;
         let Some(process) = host.process.as_mut() else { return };
+        let is_fruitless = is_fruitless && host.completed.is_empty() && host.answers.is_empty();
+        let is_rested = self.now > host.busy_until.after(self.options.turn_ns << MOST_SHIFT);
+        host.fruitless = if is_fruitless && !is_rested { host.fruitless + 1 } else { 0 };
+        assert!(host.fruitless < MAX_FRUITLESS, "host {id} turns for nothing at {:?}", self.now);
         let mut outside = Outside {
             now: host.clock.local(self.now),
             truth: self.now,
@@ -427,7 +448,7 @@ impl<S> World<S> {
         }
         // A process that waits for room towards a peer polls; the longer it does so without
         // success, the rarer its turns.
-        host.idle_turns = if more { (host.idle_turns + 1).min(60) } else { 0 };
+        host.idle_turns = if more { (host.idle_turns + 1).min(10 * MOST_SHIFT) } else { 0 };
         let (patience_ns, life) = (self.options.turn_ns << (host.idle_turns / 10), host.life);
         for (number, request) in requests {
             let contents = Contents::Request(request);

@@ -406,12 +406,15 @@ impl Machine for Master {
         }
         let next = self.membership.deadline().min(self.leases.deadline());
         let mut replication = self.replication.deadline();
-        if self.memory.log.is_replicated() && self.membership.server().is_some() {
-            replication = replication.min(self.reports.deadline());
+        let mut recovery = Instant::NEVER;
+        if self.membership.server().is_some() {
+            recovery = self.recovery.deadline();
+            if self.memory.log.is_replicated() {
+                replication = replication.min(self.reports.deadline());
+            }
         }
         let replication = replication.max(self.pause().unwrap_or(Instant::ZERO));
-        let next = next.min(replication).min(self.recovery.deadline());
-        let next = next.min(self.departure.deadline());
+        let next = next.min(replication).min(recovery).min(self.departure.deadline());
         let next = if self.resolving.pending || !self.memory.transactions.is_quiet() {
             next.min(self.resolving_deadline())
         } else {

@@ -145,7 +145,7 @@ impl CrashedLog {
         memory: &mut Memory,
         backup: &Backup,
     ) -> Result<Fed, Full> {
-        self.reading.begin(me, &self.backups);
+        let has_begun = self.reading.begin(me, &self.backups);
         let Some(Replaying { segment, entries, delivered }) = &mut self.replaying else {
             let next = self.reading.next(me, &self.backups);
             let begin = |segment| Replaying { segment, entries: Entries::default(), delivered: 0 };
@@ -154,6 +154,7 @@ impl CrashedLog {
                 Some(_) => Fed::More,
                 None if self.reading.is_lacking() => Fed::Lacking,
                 None if self.reading.is_empty() => Fed::All,
+                None if has_begun => Fed::More,
                 None => Fed::Waiting,
             });
         };

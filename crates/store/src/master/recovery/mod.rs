@@ -401,7 +401,8 @@ impl Recovery {
         };
         let more = match fed {
             Ok(Fed::More) => true,
-            Ok(Fed::Waiting) => false,
+            // A reply makes it go on.
+            Ok(Fed::Waiting) => return false,
             Ok(Fed::Lacking) => {
                 *stage = Stage::Reporting(Ending::Lacking, now);
                 false

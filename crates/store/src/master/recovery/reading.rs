@@ -130,7 +130,9 @@ impl Reading {
     }
 
     /// Begins to read the next segments of other backups, as long as few enough are being read.
-    pub(super) fn begin(&mut self, me: ServerId, backups: &[Source]) {
+    /// Returns true if it has begun one.
+    pub(super) fn begin(&mut self, me: ServerId, backups: &[Source]) -> bool {
+        let before = self.attempts;
         while !self.silent
             && self.open.len() < MOST_OPEN
             && let Some(at) = self.next_left((me, backups), false)
@@ -139,6 +141,7 @@ impl Reading {
             let source = piece.segment.0 as usize % piece.on.len().max(1);
             self.open(piece, source, 0);
         }
+        self.attempts > before
     }
 
     /// Begins to read a segment from the backup with the index `source` in `piece.on`.

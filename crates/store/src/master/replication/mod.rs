@@ -38,14 +38,14 @@ use super::links::{self, COORDINATOR};
 use super::membership::CALL_NS;
 use crate::message::Status;
 use crate::message::control::{self, SetHead};
-use crate::message::recovery::FreeLeftReplicas;
-use crate::message::replica::{FreeReplica, Target, written_len};
+use crate::message::replica::written_len;
 use crate::objects::log::Log;
 use crate::objects::segment::{Position, SegmentId};
 use crate::site::OwnedSite;
 use crate::types::ServerId;
 
 mod backups;
+mod freeing;
 mod lost;
 mod posts;
 mod segment;
@@ -54,6 +54,7 @@ mod tests;
 mod writes;
 
 use backups::{Backups, Posts};
+use freeing::Free;
 pub use segment::MAX_REPLICAS;
 use segment::{Kind, Reported, Segment};
 
@@ -65,9 +66,6 @@ const LATER_NS: u64 = 100 * MS;
 const LACKING_NS: u64 = SECOND;
 /// The most heads that are not complete when the master takes a mutation.
 const MOST_HEADS: usize = 3;
-/// The most calls that free replicas at a time.
-const MOST_FREEING: usize = 8;
-
 /// A call of the replication that is in progress.
 #[derive(Clone, Copy, Debug)]
 enum Call {
@@ -85,16 +83,6 @@ enum Call {
     SetHead(SegmentId, u32),
     /// This backup may share a ring.
     OpenRing(ServerId),
-}
-
-/// A replica to free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Free {
-    segment: SegmentId,
-    backup: ServerId,
-    epoch: u32,
-    /// The time of the next call.
-    due: Instant,
 }
 
 /// The backups of a segment whose replicas are all complete.
@@ -191,29 +179,40 @@ impl Replication {
     pub(crate) fn meet(&mut self, master: ServerId) {
         if self.replicas > 0 {
             self.backups.meet(master);
-            self.pending = true;
+            self.wake(true);
         }
+    }
+
+    /// Lets [`Replication::next`] look again if there may be something to do. Before the server is
+    /// a member, and without replicas, there is nothing.
+    #[inline]
+    fn wake(&mut self, may_be_due: bool) {
+        self.pending |= may_be_due && self.me.is_some();
     }
 
     /// Announces that the log has new entries.
     #[inline]
     pub(crate) fn appended(&mut self) {
-        self.pending = true;
+        self.wake(true);
     }
 
     /// Lets [`Replication::next`] look again if the log has grown since.
     pub(super) fn look(&mut self, log: &Log) {
-        self.pending |= self.replicas > 0 && log.changes() != self.seen;
+        self.wake(log.changes() != self.seen);
     }
 
     /// Lets [`Replication::next`] look again if its time has come.
     pub(super) fn tick(&mut self, now: Instant) {
-        self.pending |= self.due.min(self.backups.deadline()) <= now;
+        self.wake(self.due.min(self.backups.deadline()) <= now);
     }
 
     /// Returns the time at which [`Replication::next`] may have something to do.
     pub(super) fn deadline(&self) -> Instant {
-        if self.pending { Instant::ZERO } else { self.due.min(self.backups.deadline()) }
+        match self.me {
+            None => Instant::NEVER,
+            Some(_) if self.pending => Instant::ZERO,
+            Some(_) => self.due.min(self.backups.deadline()),
+        }
     }
 
     /// Returns true if a link is that to this server itself, which holds a replica of its own log.
@@ -282,75 +281,6 @@ impl Replication {
 
     fn must_record(&self, id: SegmentId, segment: &Segment) -> bool {
         segment.epoch > 0 && self.recorded < (id, segment.epoch)
-    }
-
-    fn next_free(
-        &mut self,
-        now: Instant,
-        (cluster, master): (u64, ServerId),
-        tag: u64,
-    ) -> Option<Output> {
-        if self.freeing >= MOST_FREEING {
-            return None;
-        }
-        let at = self.frees.iter().position(|free| free.due <= now);
-        let Some(free) = at.and_then(|at| self.frees.remove(at)) else {
-            let next = self.frees.iter().map(|free| free.due).min();
-            self.due = self.due.min(next.unwrap_or(Instant::NEVER));
-            return None;
-        };
-        let Free { segment, backup, epoch, .. } = free;
-        if let Some(connect) = self.backups.connect(backup) {
-            self.frees.push_front(free);
-            return Some(connect);
-        }
-        self.freeing += 1;
-        self.calls.insert(tag, Call::Free(free));
-        let target = Target { cluster, backup, master, segment };
-        let message = FreeReplica { target, epoch }.emit();
-        let deadline = now.after(CALL_NS);
-        Some(Output::Call { link: links::backup(backup), tag, message: message.into(), deadline })
-    }
-
-    /// Returns the call to a backup to free the replicas that an earlier life of it has left, once
-    /// the log has all its replicas elsewhere.
-    fn next_free_left(
-        &mut self,
-        now: Instant,
-        (cluster, master): (u64, ServerId),
-        tag: u64,
-    ) -> Option<Output> {
-        let (backup, at) = self.backups.next_to_clean()?;
-        if now < at {
-            self.due = self.due.min(at);
-            return None;
-        }
-        if !self.is_whole() {
-            return None;
-        }
-        if let Some(connect) = self.backups.connect(backup) {
-            return Some(connect);
-        }
-        self.backups.clean_again(backup, Instant::NEVER);
-        self.calls.insert(tag, Call::FreeLeft(backup));
-        let message = FreeLeftReplicas { cluster, backup, master }.emit().into();
-        Some(Output::Call {
-            link: links::backup(backup),
-            tag,
-            message,
-            deadline: now.after(CALL_NS),
-        })
-    }
-
-    /// Returns true if all replicas that a recovery of the log needs are on servers of the list.
-    fn is_whole(&self) -> bool {
-        let is_whole = |(&id, segment): (&SegmentId, &Segment)| {
-            // A recovery knows the replicas of a segment aside by their lengths.
-            let recorded = segment.kind == Kind::Side || !self.must_record(id, segment);
-            segment.is_sound() && segment.waived == 0 && recorded
-        };
-        let is_there = |complete: &Complete| complete.backups.iter().all(|b| self.backups.has(*b));
-        self.active.iter().all(is_whole) && self.complete.values().all(is_there)
     }
 
     // What has happened.
@@ -512,51 +442,6 @@ impl Replication {
             }
         }
         durable
-    }
-
-    /// Frees the replicas that were given up and that no recovery needs any more.
-    fn free_given_up(&mut self) {
-        let (recorded, backups) = (self.recorded, &self.backups);
-        for (&id, segment) in &mut self.active {
-            let settled = segment.kind == Kind::Side || recorded >= (id, segment.epoch);
-            let is_sound = segment.is_sound() && segment.waived == 0;
-            if segment.given_up.is_empty() || !settled || !is_sound {
-                continue;
-            }
-            for (backup, epoch) in segment.given_up.drain(..) {
-                if backups.has(backup) {
-                    self.frees.push_back(Free { segment: id, backup, epoch, due: Instant::ZERO });
-                }
-            }
-        }
-    }
-
-    /// Frees the replicas of a segment that has left the log.
-    fn free(&mut self, id: SegmentId) {
-        let (epoch, backups): (u32, Vec<_>) =
-            match (self.active.remove(&id), self.complete.remove(&id)) {
-                (Some(segment), _) => {
-                    // Their replicas are not counted any more.
-                    for &(backup, _) in &segment.given_up {
-                        self.free_on(id, backup, segment.epoch);
-                    }
-                    (segment.epoch, segment.replicas.iter().map(|r| r.backup).collect())
-                }
-                (None, Some(Complete { epoch, backups })) => (epoch, backups.into_iter().collect()),
-                (None, None) => return,
-            };
-        for backup in backups {
-            self.backups.lost(backup);
-            self.free_on(id, backup, epoch);
-        }
-        self.heads.retain(|&head| head != id);
-    }
-
-    /// Lets a backup free its replica of a segment, if the backup is in the list.
-    fn free_on(&mut self, segment: SegmentId, backup: ServerId, epoch: u32) {
-        if self.backups.has(backup) {
-            self.frees.push_back(Free { segment, backup, epoch, due: Instant::ZERO });
-        }
     }
 
     /// Replaces the replicas on a server that has left the cluster.
