@@ -117,6 +117,11 @@ impl Rig {
         Self::serving(Config { log_bytes: 16 << 12, segment_bytes: 1 << 12, ..Config::default() })
     }
 
+    /// Returns true if the master has nothing to do until something arrives or time passes.
+    fn is_asleep(&self) -> bool {
+        self.master.deadline().is_none_or(|at| at > self.now)
+    }
+
     fn pump(&mut self) {
         while let Some(output) = self.master.output(self.now) {
             match output {

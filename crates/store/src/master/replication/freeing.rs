@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::Output;
 
-use super::segment::{Kind, Segment};
+use super::segment::{Free, Kind, Segment};
 use super::{Call, Complete, Replication};
 use crate::master::links;
 use crate::master::membership::CALL_NS;
@@ -16,16 +16,6 @@ use crate::types::ServerId;
 
 /// The most calls that free replicas at a time.
 const MOST_FREEING: usize = 8;
-
-/// A replica to free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Free {
-    pub(super) segment: SegmentId,
-    pub(super) backup: ServerId,
-    pub(super) epoch: u32,
-    /// The time of the next call.
-    pub(super) due: Instant,
-}
 
 impl Replication {
     /// Returns the next call to a backup to free a replica.

@@ -54,9 +54,8 @@ mod tests;
 mod writes;
 
 use backups::{Backups, Posts};
-use freeing::Free;
 pub use segment::MAX_REPLICAS;
-use segment::{Kind, Reported, Segment};
+use segment::{Free, Kind, Reported, Segment};
 
 /// The pause after a failed write to a replica that has no other backup.
 const AGAIN_NS: u64 = 5 * MS;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use sprat_proto::Instant;
 
+use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
 /// The most replicas of a segment.
@@ -166,4 +167,14 @@ impl Segment {
         let sound = |r: &&Replica| r.opened && r.epoch == self.epoch && r.acked >= self.needed;
         self.replicas.len() - self.replicas.iter().filter(sound).count()
     }
+}
+
+/// A replica to free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Free {
+    pub(super) segment: SegmentId,
+    pub(super) backup: ServerId,
+    pub(super) epoch: u32,
+    /// The time of the next call.
+    pub(super) due: Instant,
 }

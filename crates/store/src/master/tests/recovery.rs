@@ -163,6 +163,9 @@ fn objects_are_served_when_the_coordinator_has_confirmed_the_owner() {
     assert!(log.len() > 2);
     let mut rig = heir(64 << 12);
     assert_eq!(rig.order(&order(5, &log, &[2, 3])), Ok(0));
+    let reads = rig.wait();
+    assert!(!reads.is_empty() && rig.is_asleep(), "it waits for the replies");
+    rig.calls.extend(reads);
     let (tag, ended) = rig.feed(|asked| bytes_of(&log, asked));
     assert_eq!((ended.recovery, ended.crashed, ended.ending), (5, CRASHED, Ending::Done));
     assert_eq!((ended.server, ended.tablets.len()), (ME, 1));

@@ -328,7 +328,7 @@ fn a_master_sleeps_when_its_transactions_have_ended() {
         rig.pass(SILENT_NS);
         rig.calls.clear();
     }
-    assert!(rig.master.deadline().is_some_and(|at| at > rig.now), "{:?}", rig.master.deadline());
+    assert!(rig.is_asleep(), "{:?}", rig.master.deadline());
     assert_eq!(rig.master.counter("transactions_silent"), 0);
 }
 
@@ -365,6 +365,8 @@ fn a_master_asks_for_the_decision_of_a_silent_client() {
             Resolution::Aborted => Err(Status::ObjectDoesntExist),
         };
         assert_eq!(rig.read(b"a"), found);
+        rig.pass(0);
+        assert!(rig.is_asleep(), "{:?}", rig.master.deadline());
         assert_eq!((rig.records(), rig.links.contains(&links::for_transactions(0).0)), (0, false));
     }
 }
