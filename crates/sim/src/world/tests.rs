@@ -161,3 +161,29 @@ fn clocks_differ_but_agree_with_themselves() {
     }
     assert_eq!(clock.truth(Instant::NEVER), Instant::NEVER);
 }
+
+/// A process that asks for another turn whatever has arrived.
+struct Spinner;
+
+impl Process<Seen> for Spinner {
+    fn turn(&mut self, _: &mut Outside<'_, Seen>) -> bool {
+        true
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn state(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+#[test]
+fn a_process_that_turns_for_nothing_is_found() {
+    let mut world = World::new(1, Options::default(), Seen::default());
+    world.host(HostFaults::NONE, |_| Box::new(Spinner));
+    let run = std::panic::AssertUnwindSafe(|| world.run_for(10 * SECOND));
+    let why = std::panic::catch_unwind(run).expect_err("it turns for nothing");
+    assert!(why.downcast::<String>().is_ok_and(|why| why.starts_with("host 0 turns for nothing")));
+}

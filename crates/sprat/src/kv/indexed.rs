@@ -164,6 +164,11 @@ pub(super) fn reading<'a>(&(table, key): &(TableId, &'a [u8])) -> Part<'a> {
     Part { table, key, rules: Condition::always().0, request: PartRequest::Read }
 }
 
+/// Returns the part of a multi-operation that looks up entries of a leaf.
+pub(super) fn looking_up<'a>(table: TableId, &(key, query): &(&'a [u8], &'a [u8])) -> Part<'a> {
+    Part { table, key, rules: Condition::always().0, request: PartRequest::LookUp(query) }
+}
+
 impl Objects for Waiting<'_> {
     async fn read(&self, keys: &[(TableId, &[u8])]) -> Result<Vec<Option<Seen>>, Error> {
         let deadline = self.deadline;
@@ -180,11 +185,16 @@ impl Objects for Waiting<'_> {
     async fn look_up(
         &self,
         nodes: TableId,
-        key: &[u8],
-        query: &[u8],
-    ) -> Result<Option<Seen>, Error> {
+        leaves: &[(&[u8], &[u8])],
+    ) -> Result<Vec<Option<Seen>>, Error> {
         let deadline = self.deadline;
-        object(self.shared.ask(|client, at| client.look_up(nodes, key, query, at.min(deadline))))
+        if let &[(key, query)] = leaves {
+            let ask =
+                self.shared.ask(|client, at| client.look_up(nodes, key, query, at.min(deadline)));
+            return Ok(vec![object(ask)?]);
+        }
+        let parts: Vec<Part<'_>> = leaves.iter().map(|leaf| looking_up(nodes, leaf)).collect();
+        objects(self.shared.ask_parts(&parts, deadline))
     }
 
     async fn change(&self, nodes: TableId, part: &TransactionPart<'_>) -> Result<Changed, Error> {

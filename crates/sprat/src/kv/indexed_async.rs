@@ -18,7 +18,8 @@ use super::asynchronous::{AsyncClient, AsyncTable};
 use super::condition::Condition;
 use super::draft::Draft;
 use super::indexed::{
-    changed, checked, listed, node_options, object, objects, out_of_time, reading, versions,
+    changed, checked, listed, looking_up, node_options, object, objects, out_of_time, reading,
+    versions,
 };
 use super::known::{KnownIndexes, Sealed};
 use super::multi::{OwnedParts, Part};
@@ -105,14 +106,20 @@ impl Objects for Starting<'_> {
     async fn look_up(
         &self,
         nodes: TableId,
-        key: &[u8],
-        query: &[u8],
-    ) -> Result<Option<Seen>, Error> {
-        let (key, query, deadline) = (key.to_vec(), query.to_vec(), self.deadline);
-        let begin = move |machine: &mut Machine, at: Instant| {
-            machine.look_up(nodes, &key, &query, at.min(deadline))
-        };
-        self.client.start(begin, object).await
+        leaves: &[(&[u8], &[u8])],
+    ) -> Result<Vec<Option<Seen>>, Error> {
+        let (client, deadline) = (self.client, self.deadline);
+        if let &[(key, query)] = leaves {
+            let (key, query) = (key.to_vec(), query.to_vec());
+            let begin = move |machine: &mut Machine, at: Instant| {
+                machine.look_up(nodes, &key, &query, at.min(deadline))
+            };
+            return Ok(vec![client.start(begin, object).await?]);
+        }
+        let parts = OwnedParts::new(leaves.iter().map(|leaf| Part(looking_up(nodes, leaf))));
+        let start =
+            client.start(move |machine, at| machine.multi(parts.iter(), at.min(deadline)), objects);
+        start.await
     }
 
     async fn change(&self, nodes: TableId, part: &TransactionPart<'_>) -> Result<Changed, Error> {

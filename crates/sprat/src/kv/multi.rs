@@ -113,6 +113,7 @@ impl<'a> Part<'a> {
 #[derive(Debug)]
 enum Request {
     Read,
+    LookUp(Vec<u8>),
     Write(Vec<u8>),
     WriteExpiring(Vec<u8>, Lifetime),
     Touch(Option<Lifetime>),
@@ -131,6 +132,7 @@ impl OwnedParts {
     pub(super) fn new<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> Self {
         let parts = parts.into_iter().map(|Part(part)| {
             let request = match part.request {
+                PartRequest::LookUp(query) => Request::LookUp(query.to_vec()),
                 PartRequest::Write(value) => Request::Write(value.to_vec()),
                 PartRequest::WriteExpiring(value, lifetime) => {
                     Request::WriteExpiring(value.to_vec(), lifetime)
@@ -154,6 +156,7 @@ impl OwnedParts {
         self.0.iter().map(|(Part(part), key, request)| {
             let request = match request {
                 Request::Read => PartRequest::Read,
+                Request::LookUp(query) => PartRequest::LookUp(query),
                 Request::Write(value) => PartRequest::Write(value),
                 Request::WriteExpiring(value, lifetime) => {
                     PartRequest::WriteExpiring(value, *lifetime)

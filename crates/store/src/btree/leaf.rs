@@ -31,7 +31,7 @@ use crate::types::{TableId, Version};
 /// The most entries of an answer.
 pub(crate) const MOST_ENTRIES: usize = 1024;
 /// The longest answer with objects in bytes. Those that do not fit are read by themselves.
-const MOST_BYTES: usize = 16 << 10;
+const MOST_BYTES: usize = 32 << 10;
 /// The most objects of an answer.
 pub(crate) const MOST_OBJECTS: usize = 64;
 
@@ -77,7 +77,7 @@ pub(crate) struct Query<'a> {
     pub(crate) span: Span<'a>,
 }
 
-/// The entries of a leaf that are in a range.
+/// The answer of a server: the entries of a leaf that are in a range.
 pub(crate) struct Answer<'a> {
     /// A copy of the catalog, and its version.
     pub(crate) catalog: (u8, Version),
@@ -142,24 +142,33 @@ impl<'a> Query<'a> {
         (is_whole && is_bounded).then_some(Self { table, order, most, copy, span })
     }
 
-    /// Adds the answer to `out`: the entries of `leaf` in the range, each with what `object`
-    /// returns for its key. `catalog` is a copy of the catalog and its version. Without one, or if
-    /// the leaf is not where the look-up begins, the answer is to ask another way.
-    pub(crate) fn answer<'o>(
-        &self,
-        leaf: &[u8],
-        catalog: Option<(u8, Version)>,
-        mut object: impl FnMut(&[u8]) -> Option<(Version, &'o [u8])>,
-        out: &mut Vec<u8>,
-    ) {
+    /// Returns the entries of a leaf in the range. `None`: the look-up does not begin there, or it
+    /// is no leaf at all.
+    pub(crate) fn pick<'n>(&self, leaf: &'n [u8]) -> Option<Picked<'n>> {
         let goal = self.span.goal(self.order);
-        let leaf = Node::parse(leaf).filter(|node| node.level == 0 && goal.is_in(node));
-        let (Some(leaf), Some((copy, catalog))) = (leaf, catalog) else {
-            out.push(0);
-            return;
-        };
+        let leaf = Node::parse(leaf).filter(|node| node.level == 0 && goal.is_in(node))?;
         let mut points = Vec::new();
         let rest = self.span.points(self.order, [leaf].into_iter(), &mut points, self.most.into());
+        Some(Picked { points, rest })
+    }
+}
+
+/// The entries of a leaf that a look-up has picked.
+pub(crate) struct Picked<'n> {
+    pub(crate) points: Vec<Point<'n>>,
+    rest: Option<OwnedPoint>,
+}
+
+impl Picked<'_> {
+    /// Adds the answer to `out`: each entry with what `object` returns for its index. `catalog` is
+    /// a copy of the catalog and its version.
+    pub(crate) fn answer<'o>(
+        &self,
+        (copy, catalog): (u8, Version),
+        mut object: impl FnMut(usize) -> Option<(Version, &'o [u8])>,
+        out: &mut Vec<u8>,
+    ) {
+        let Self { points, rest } = self;
         let wire = AnswerWire {
             is_found: 1,
             has_rest: rest.is_some().into(),
@@ -171,13 +180,12 @@ impl<'a> Query<'a> {
         let begin = out.len();
         out.extend_from_slice(wire.as_bytes());
         rest.iter().for_each(|rest| rest.point().emit(out));
-        let mut left = MOST_OBJECTS;
-        for point in &points {
-            let mut found = if left > 0 { object(point.object) } else { None };
-            left = left.saturating_sub(1);
+        let mut most = MOST_OBJECTS;
+        for (i, point) in points.iter().enumerate() {
+            let mut found = if i < most { object(i) } else { None };
             if found.is_some_and(|(_, value)| out.len() - begin + value.len() > MOST_BYTES) {
                 // The client has to read in any case. It reads those behind at the same time.
-                (found, left) = (None, 0);
+                (found, most) = (None, 0);
             }
             let (version, value) = found.unwrap_or_default();
             let (version, value_len) = (version.0.into(), (value.len() as u32).into());
@@ -189,9 +197,12 @@ impl<'a> Query<'a> {
 }
 
 impl<'a> Answer<'a> {
+    /// The answer to ask another way: the leaf is another one, or the server has no catalog.
+    pub(crate) const ELSEWHERE: [u8; 1] = [0];
+
     /// Parses an answer. `Some(None)` means to ask another way, `None` that it is malformed.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Option<Self>> {
-        if bytes == [0] {
+        if bytes == Self::ELSEWHERE {
             return Some(None);
         }
         let (wire, mut bytes) = AnswerWire::ref_from_prefix(bytes).ok()?;
@@ -246,8 +257,12 @@ mod tests {
     /// Returns the answer of the leaf, whose server has the object c alone.
     fn answer(query: &Query<'_>, leaf: &[u8], catalog: Option<(u8, Version)>) -> Vec<u8> {
         let mut out = vec![];
-        let object = |key: &[u8]| (key == b"c").then_some((Version(9), &b"value"[..]));
-        query.answer(leaf, catalog, object, &mut out);
+        let (Some(picked), Some(catalog)) = (query.pick(leaf), catalog) else {
+            return Answer::ELSEWHERE.to_vec();
+        };
+        let object =
+            |i: usize| (picked.points[i].object == b"c").then_some((Version(9), &b"value"[..]));
+        picked.answer(catalog, object, &mut out);
         out
     }
 
@@ -315,13 +330,13 @@ mod tests {
         let entries = keys.iter().map(|key| NodeEntry::leaf(point(key, key)));
         let leaf = emit(0, Point::FIRST, None, entries);
         let asked = Query { most: 200, ..query(Order::Ascending, Point::FIRST, None) };
-        for (len, expected) in [(1, MOST_OBJECTS), (1000, 16), (MOST_BYTES, 0)] {
+        for (len, expected) in [(1, MOST_OBJECTS), (1000, 32), (MOST_BYTES, 0)] {
             let (value, mut out, mut asked_for) = (vec![1; len], vec![], 0);
-            let object = |_: &[u8]| {
+            let object = |_| {
                 asked_for += 1;
                 Some((Version(1), &value[..]))
             };
-            asked.answer(&leaf, Some((0, Version(1))), object, &mut out);
+            asked.pick(&leaf).unwrap().answer((0, Version(1)), object, &mut out);
             assert_eq!(asked_for, MOST_OBJECTS.min(expected + 1), "none behind one too long");
             let parsed = Answer::parse(&out).flatten().unwrap();
             let given = parsed.entries.iter().filter(|(_, object)| object.is_some()).count();

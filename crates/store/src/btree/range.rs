@@ -19,7 +19,33 @@ pub(crate) struct Span<'a> {
     pub(crate) to: Option<Point<'a>>,
 }
 
+impl Order {
+    /// Returns the point where the rest behind a point begins, or in descending order ends.
+    pub(crate) fn behind(self, point: Point<'_>) -> OwnedPoint {
+        match self {
+            Self::Ascending => point.to_owned().next(),
+            Self::Descending => point.to_owned(),
+        }
+    }
+}
+
 impl<'a> Span<'a> {
+    /// Returns the end of the range at which a look-up begins. `None`: there is none.
+    pub(crate) fn begin(self, order: Order) -> Option<Point<'a>> {
+        match order {
+            Order::Ascending => Some(self.from),
+            Order::Descending => self.to,
+        }
+    }
+
+    /// Returns the part of the range that begins at a point.
+    pub(crate) fn beyond(self, order: Order, at: Point<'a>) -> Self {
+        match order {
+            Order::Ascending => Self { from: at, ..self },
+            Order::Descending => Self { to: Some(at), ..self },
+        }
+    }
+
     pub(crate) fn is_behind(self, point: Point<'_>) -> bool {
         self.to.is_some_and(|to| to <= point)
     }
@@ -69,7 +95,7 @@ impl<'a> Span<'a> {
             let end = last.min(first + most - points.len());
             points.extend((first..end).map(|i| node.entry(i).point));
             if end < last {
-                return points.last().map(|last| last.to_owned().next());
+                return points.last().map(|last| Order::Ascending.behind(*last));
             }
             at = node.end.filter(|end| behind.is_none() && !self.is_behind(*end));
             if at.is_none() || points.len() == most {
@@ -96,7 +122,7 @@ impl<'a> Span<'a> {
             let begin = first.max(last.saturating_sub(most - points.len()));
             points.extend((begin..last).rev().map(|i| node.entry(i).point));
             if begin > first {
-                return points.last().map(|last| last.to_owned());
+                return points.last().map(|last| Order::Descending.behind(*last));
             }
             at = Some(node.start).filter(|start| self.from < *start);
             if at.is_none() || points.len() == most {

@@ -68,6 +68,7 @@ impl Client {
         let &Part { table, key, rules, request } = part;
         match request {
             PartRequest::Read => self.read(table, key, rules, deadline),
+            PartRequest::LookUp(query) => self.look_up(table, key, query, deadline),
             PartRequest::Write(value) => self.write(table, key, value, rules, deadline),
             PartRequest::WriteExpiring(value, lifetime) => {
                 self.write_expiring(table, key, value, lifetime, rules, deadline)

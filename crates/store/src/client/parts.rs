@@ -27,6 +27,10 @@ pub struct Part<'a> {
 pub enum PartRequest<'a> {
     /// The part reads the object. Its answer is [`PartAnswer::Object`].
     Read,
+    /// The part looks up entries of a leaf by this query, as
+    /// [`Client::look_up`](super::Client::look_up) does. Its answer is [`PartAnswer::Object`] with
+    /// the version of the leaf.
+    LookUp(&'a [u8]),
     /// The part writes this value. Its answer is [`PartAnswer::Version`].
     Write(&'a [u8]),
     /// The part writes this value; the object expires after the lifetime. Its answer is

@@ -26,8 +26,8 @@ use super::tree::{Read, Way};
 use super::{Indexes, Objects, Seen};
 use crate::btree::catalog::{Catalog, Definition};
 use crate::btree::leaf::{Answer, Entry, MOST_ENTRIES, Query};
-use crate::btree::node::{Goal, OwnedPoint, Point};
-use crate::btree::range::Order;
+use crate::btree::node::{OwnedPoint, Point};
+use crate::btree::range::{Order, Span};
 use crate::btree::{NodeId, catalog_key, node_key};
 use crate::types::{TableId, Version};
 
@@ -58,6 +58,15 @@ pub struct Page {
     pub found: Vec<Found>,
     /// The rest of the range. `None`: there is nothing more.
     pub rest: Option<Range>,
+}
+
+/// The leaves that a look-up asks, each from the begin of its span on.
+struct Asked<'a> {
+    order: Order,
+    range: &'a Range,
+    most: usize,
+    leaves: &'a [NodeId],
+    spans: &'a [Span<'a>],
 }
 
 impl<O: Objects> Indexes<'_, O> {
@@ -123,21 +132,20 @@ impl<O: Objects> Indexes<'_, O> {
             }
             None => Vec::new(),
         };
-        if bounds.is_empty() && way.is_at_leaf() {
-            let copy = self.copy();
-            let query = Query { table: self.table, order, most: most as u16, copy, span };
-            let page = self.ask(&catalog, index, way.id(), &query, range).await?;
-            if let Some(page) = page {
+        let beside = bounds.iter().map(OwnedPoint::point).map(|bound| span.beyond(order, bound));
+        let spans: Vec<Span<'_>> =
+            iter::once(span).chain(beside.take_while(|span| !span.is_empty())).collect();
+        let next = spans[1..].iter().map(|span| self.way(index.number, span.goal(order)));
+        let ways: Vec<Way<'_>> = iter::once(way).chain(next).collect();
+        let known = ways.iter().take_while(|way| way.is_at_leaf()).count();
+        if known > 0 {
+            let leaves: Vec<NodeId> = ways[..known].iter().map(Way::id).collect();
+            let asked = Asked { order, range, most, leaves: &leaves, spans: &spans };
+            if let Some(page) = self.ask(&catalog, index, &asked).await? {
                 return Ok(page);
             }
         }
-        let next = bounds.iter().map(OwnedPoint::point).filter_map(|bound| match order {
-            Order::Ascending => (!span.is_behind(bound)).then_some(Goal::At(bound)),
-            Order::Descending => (span.from < bound).then_some(Goal::Before(Some(bound))),
-        });
-        let next = next.map(|goal| Way::new(index.number, goal));
-        let copy = self.copy_near(self.nodes, &node_key(way.id()));
-        let ways: Vec<Way<'_>> = iter::once(way).chain(next).collect();
+        let copy = self.copy_near(self.nodes, &node_key(ways[0].id()));
         let (leaves, seen) = self.leaves_of(ways, &[(self.nodes, &catalog_key(copy))]).await?;
         let seen = seen.into_iter().next().flatten();
         if !self.has_index(index.number, (&catalog, copy), seen)? {
@@ -154,34 +162,80 @@ impl<O: Objects> Indexes<'_, O> {
         Ok(Page { found: self.found(index, &entries).await?, rest })
     }
 
-    /// Asks the server of a leaf for its entries in the range of a look-up, with their objects as
-    /// far as the server has them. `None`: the leaf or the catalog has changed.
+    /// Asks the servers of leaves for their entries in the range of a look-up, with their objects
+    /// as far as the server of the leaf has them. `None`: the first leaf or the catalog has
+    /// changed.
     async fn ask(
         &self,
         catalog: &Arc<Catalog>,
         index: &Definition,
-        leaf: NodeId,
-        query: &Query<'_>,
-        range: &Range,
+        asked: &Asked<'_>,
     ) -> Result<Option<Page>, Error> {
-        let answer = self.objects.look_up(self.nodes, &node_key(leaf), &query.emit()).await?;
-        let Some((_, answer)) = answer else { return Ok(None) };
-        let Some(answer) = Answer::parse(&answer).ok_or(Error::DAMAGED)? else { return Ok(None) };
-        let (copy, version) = answer.catalog;
-        let is_kept = |state: &mut State| {
-            let kept = state.copied(copy);
-            kept.is_some_and(|(kept, of)| of == version && Arc::ptr_eq(&kept, catalog))
-        };
-        if !self.objects.state(is_kept) {
-            // The client has not read this copy yet, or the catalog has changed.
-            let read = self.objects.read(&[(self.nodes, &catalog_key(copy))]).await?;
-            let read = read.into_iter().next().flatten().filter(|read| read.0 == version);
-            if !self.has_index(index.number, (catalog, copy), read)? {
-                return Ok(None);
+        let &Asked { order, range, most, leaves, spans } = asked;
+        let (table, copy) = (self.table, self.copy());
+        let query = |&span| Query { table, order, most: most as u16, copy, span }.emit();
+        let queries: Vec<_> =
+            leaves.iter().map(|&id| node_key(id)).zip(spans.iter().map(query)).collect();
+        let queries: Vec<(&[u8], &[u8])> =
+            queries.iter().map(|(key, query)| (&key[..], &query[..])).collect();
+        let answers = self.objects.look_up(self.nodes, &queries).await?;
+        let mut entries: Vec<Entry<'_>> = Vec::new();
+        // What the leaves so far have left of the range.
+        let mut passed: Option<Option<OwnedPoint>> = None;
+        for (answer, span) in answers.iter().zip(spans) {
+            let Some((_, bytes)) = answer else { break };
+            let Some(answer) = Answer::parse(bytes).ok_or(Error::DAMAGED)? else { break };
+            let is_next = match &passed {
+                None => self.is_current(catalog, index, answer.catalog).await?,
+                // A leaf that was split or merged meanwhile would leave a gap.
+                Some(rest) => {
+                    let at = rest.as_ref().map(OwnedPoint::point);
+                    at.is_some() && at == span.begin(order) && self.is_kept(catalog, answer.catalog)
+                }
+            };
+            if !is_next {
+                break;
+            }
+            entries.extend(answer.entries);
+            passed = Some(answer.rest);
+            if entries.len() >= most {
+                break;
             }
         }
-        let rest = behind(range, query.order, answer.rest)?;
-        Ok(Some(Page { found: self.found(index, &answer.entries).await?, rest }))
+        let Some(mut rest) = passed else { return Ok(None) };
+        if entries.len() > most {
+            entries.truncate(most);
+            rest = entries.last().map(|(last, _)| order.behind(*last));
+        }
+        if let Some((last, _)) = entries.last() {
+            self.objects.state(|state| state.keep_entry(index.number, *last));
+        }
+        let rest = behind(range, order, rest)?;
+        Ok(Some(Page { found: self.found(index, &entries).await?, rest }))
+    }
+
+    /// Returns true if the client has this catalog as that of a copy with this version.
+    fn is_kept(&self, catalog: &Arc<Catalog>, (copy, version): (u8, Version)) -> bool {
+        self.objects.state(|state| {
+            let kept = state.copied(copy);
+            kept.is_some_and(|(kept, of)| of == version && Arc::ptr_eq(&kept, catalog))
+        })
+    }
+
+    /// Returns true if the index is that of a copy of the catalog with this version, which the
+    /// client reads if it has not done so.
+    async fn is_current(
+        &self,
+        catalog: &Arc<Catalog>,
+        index: &Definition,
+        (copy, version): (u8, Version),
+    ) -> Result<bool, Error> {
+        if self.is_kept(catalog, (copy, version)) {
+            return Ok(true);
+        }
+        let read = self.objects.read(&[(self.nodes, &catalog_key(copy))]).await?;
+        let read = read.into_iter().next().flatten().filter(|read| read.0 == version);
+        self.has_index(index.number, (catalog, copy), read)
     }
 
     /// Returns the objects of some entries of an index that have the index keys. Reads those that
@@ -224,8 +278,7 @@ impl<O: Objects> Indexes<'_, O> {
         read: Option<Seen>,
     ) -> Result<bool, Error> {
         let Some((version, bytes)) = read else { return Ok(false) };
-        let kept = self.objects.state(|state| state.copied(copy));
-        if kept.is_some_and(|(catalog, of)| of == version && Arc::ptr_eq(&catalog, known)) {
+        if self.is_kept(known, (copy, version)) {
             return Ok(true);
         }
         let catalog = Catalog::parse(&bytes).ok_or(Error::DAMAGED)?;

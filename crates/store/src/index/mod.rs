@@ -86,14 +86,13 @@ pub trait Objects {
         keys: &[(TableId, &[u8])],
     ) -> impl Future<Output = Result<Vec<Option<Seen>>, client::Error>>;
 
-    /// Looks up entries of the leaf under `key`, with their objects. Returns the version of the
-    /// leaf and the answer, `None` if there is no such leaf.
+    /// Looks up entries of leaves, each under a key and by a query of its own, with their objects.
+    /// Returns the version of each leaf and the answer, `None` if there is no such leaf.
     fn look_up(
         &self,
         nodes: TableId,
-        key: &[u8],
-        query: &[u8],
-    ) -> impl Future<Output = Result<Option<Seen>, client::Error>>;
+        leaves: &[(&[u8], &[u8])],
+    ) -> impl Future<Output = Result<Vec<Option<Seen>>, client::Error>>;
 
     /// Writes or removes an object together with its entries, by one operation of a server that has
     /// all nodes in `nodes`. [`Changed::of`] has the outcome of that.
@@ -161,8 +160,11 @@ pub fn is_intact_answer(answer: &[u8]) -> bool {
 /// [`Status::BadFormat`](crate::message::Status::BadFormat).
 #[doc(hidden)]
 pub fn answer_query(leaf: &[u8], query: &[u8]) -> Result<Vec<u8>, Status> {
+    let Some(picked) = Query::parse(query)?.pick(leaf) else {
+        return Ok(Answer::ELSEWHERE.to_vec());
+    };
     let mut answer = Vec::new();
-    Query::parse(query)?.answer(leaf, Some((0, Version(1))), |_| None, &mut answer);
+    picked.answer((0, Version(1)), |_| None, &mut answer);
     Ok(answer)
 }
 

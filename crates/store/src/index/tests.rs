@@ -122,6 +122,34 @@ async fn turn() {
     .await;
 }
 
+impl Fake {
+    /// Answers a look-up as a server does.
+    fn answer(&self, nodes: TableId, key: &[u8], query: &[u8]) -> Option<Seen> {
+        let query = Query::parse(query).expect("an intact query");
+        let chance = |ppm| self.rng.borrow_mut().chance(ppm);
+        self.store.borrow_mut().look_ups += 1;
+        let store = self.store.borrow();
+        let object = |table, key: &[u8]| store.objects.get(&(table, key.to_vec()));
+        let (version, leaf) = object(nodes, key)?;
+        // Not all objects are on the server of the leaf.
+        let copy = if chance(self.near_ppm) { query.copy } else { (query.copy + 1) % COPIES };
+        let catalog = object(nodes, &catalog_key(copy));
+        let catalog = catalog.filter(|_| self.near_ppm == 0 || chance(self.near_ppm.max(900_000)));
+        let catalog = catalog.map(|(version, _)| (copy, *version));
+        let (Some(picked), Some(catalog)) = (query.pick(leaf), catalog) else {
+            return Some((*version, Answer::ELSEWHERE.to_vec()));
+        };
+        let near = |i: usize| {
+            let seen = object(query.table, picked.points[i].object);
+            let seen = seen.filter(|_| chance(self.near_ppm));
+            seen.map(|(version, value)| (*version, &value[..]))
+        };
+        let mut answer = Vec::new();
+        picked.answer(catalog, near, &mut answer);
+        Some((*version, answer))
+    }
+}
+
 impl Objects for Fake {
     async fn read(&self, keys: &[(TableId, &[u8])]) -> Result<Vec<Option<Seen>>, client::Error> {
         let mut seen = Vec::new();
@@ -140,28 +168,14 @@ impl Objects for Fake {
     async fn look_up(
         &self,
         nodes: TableId,
-        key: &[u8],
-        query: &[u8],
-    ) -> Result<Option<Seen>, client::Error> {
-        turn().await;
-        let query = Query::parse(query).expect("an intact query");
-        let chance = |ppm| self.rng.borrow_mut().chance(ppm);
-        self.store.borrow_mut().look_ups += 1;
-        let store = self.store.borrow();
-        let object = |table, key: &[u8]| store.objects.get(&(table, key.to_vec()));
-        let Some((version, leaf)) = object(nodes, key) else { return Ok(None) };
-        // Not all objects are on the server of the leaf.
-        let copy = if chance(self.near_ppm) { query.copy } else { (query.copy + 1) % COPIES };
-        let catalog = object(nodes, &catalog_key(copy));
-        let catalog = catalog.filter(|_| self.near_ppm == 0 || chance(self.near_ppm.max(900_000)));
-        let catalog = catalog.map(|(version, _)| (copy, *version));
-        let near = |key: &[u8]| {
-            let seen = object(query.table, key).filter(|_| chance(self.near_ppm));
-            seen.map(|(version, value)| (*version, &value[..]))
-        };
-        let mut answer = Vec::new();
-        query.answer(leaf, catalog, near, &mut answer);
-        Ok(Some((*version, answer)))
+        leaves: &[(&[u8], &[u8])],
+    ) -> Result<Vec<Option<Seen>>, client::Error> {
+        let mut answers = Vec::new();
+        for &(key, query) in leaves {
+            turn().await;
+            answers.push(self.answer(nodes, key, query));
+        }
+        Ok(answers)
     }
 
     async fn change(

@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use super::write::split_key;
-use crate::btree::leaf::{MOST_OBJECTS, Query};
+use crate::btree::leaf::{Answer, MOST_OBJECTS, Query};
 use crate::btree::{COPIES, catalog_key};
 use crate::master::Master;
 use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
@@ -26,6 +26,7 @@ use crate::message::{Opcode, Status};
 use crate::objects::cache;
 use crate::objects::locks::Access;
 use crate::objects::memory::{self, Memory};
+use crate::objects::table::spread;
 use crate::types::{KeyHash, TableId, Version, WallTime};
 
 /// A request to look up entries of a leaf, with their objects.
@@ -105,13 +106,23 @@ impl<'a> Operation<'a> for LookUp<'a> {
             durable &= log.is_durable(at);
             Some((copy, log.object(at).version))
         });
+        let (Some(picked), Some(catalog)) = (query.pick(leaf.value), catalog) else {
+            reply.bytes.extend_from_slice(&data::result_head(Status::Ok, leaf.version));
+            reply.bytes.extend_from_slice(&Answer::ELSEWHERE);
+            return Ok(Executed::Read { table, durable });
+        };
+        let points = picked.points.iter().take(MOST_OBJECTS);
+        let hashes = points.map(|point| tablets.locate(query.table, point.object));
+        let hashes: ArrayVec<Option<KeyHash>, MOST_OBJECTS> = hashes.collect();
+        let here = hashes.iter().flatten().map(|&hash| spread(query.table, hash));
+        memory.load(&here.collect::<ArrayVec<u64, MOST_OBJECTS>>());
         let mut read = ArrayVec::<KeyHash, MOST_OBJECTS>::new();
-        let object = |key: &[u8]| {
-            let hash = tablets.locate(query.table, key)?;
+        let object = |i: usize| {
+            let hash = hashes[i]?;
             if transactions.is_locked(query.table, hash, Access::Read) {
                 return None;
             }
-            let (_, at) = memory.find(query.table, hash, key)?;
+            let (_, at) = memory.find(query.table, hash, picked.points[i].object)?;
             let object = log.object(at);
             if object.expires != WallTime::NEVER && object.expires <= wall {
                 return None;
@@ -121,7 +132,7 @@ impl<'a> Operation<'a> for LookUp<'a> {
             Some((object.version, object.value))
         };
         reply.bytes.extend_from_slice(&data::result_head(Status::Ok, leaf.version));
-        query.answer(leaf.value, catalog, object, &mut reply.bytes);
+        picked.answer(catalog, object, &mut reply.bytes);
         master.counters.look_ups += 1;
         read.iter().for_each(|&hash| master.count_access(query.table, hash));
         Ok(Executed::Read { table, durable })

@@ -229,33 +229,50 @@ impl Objects for Task {
     async fn look_up(
         &self,
         nodes: TableId,
-        key: &[u8],
-        query: &[u8],
-    ) -> Result<Option<Seen>, Error> {
-        let (key, query, deadline) = (key.to_vec(), query.to_vec(), self.deadline);
-        let start = move |client: &mut Client| client.look_up(nodes, &key, &query, deadline);
-        let number = self.score(|score| score.serial.begin());
-        let (version, value) = match self.ask(start).await {
-            Ok(Answer::Object { version, value }) => (version, value.to_vec()),
-            Ok(other) => panic!("{other:?}"),
-            Err(error) => {
-                self.score(|score| score.serial.unknown(number));
-                return if error == Error::ObjectDoesntExist { Ok(None) } else { Err(error) };
-            }
+        leaves: &[(&[u8], &[u8])],
+    ) -> Result<Vec<Option<Seen>>, Error> {
+        let owned: Vec<(Vec<u8>, Vec<u8>)> =
+            leaves.iter().map(|(key, query)| (key.to_vec(), query.to_vec())).collect();
+        let deadline = self.deadline;
+        let numbers =
+            self.score(|score| Vec::from_iter(owned.iter().map(|_| score.serial.begin())));
+        let start = move |client: &mut Client| {
+            let parts = owned.iter().map(|(key, query)| Part {
+                table: nodes,
+                key,
+                rules: ANY,
+                request: PartRequest::LookUp(query),
+            });
+            client.multi(parts, deadline)
         };
-        // A server reads the objects of an answer at one time, as a transaction does.
-        self.score(|score| {
-            for (key, version, bytes) in objects_of_answer(&value) {
-                LOOKED_UP.fetch_add(1, Ordering::Relaxed);
-                let (key, seen) = (key_of(&key), (version.0, tag_of(&bytes)));
-                score
-                    .serial
-                    .add(number, serial::Part::Read { name: name_of(key), seen: Some(seen) });
-                self.seen.borrow_mut().push((key, version, bytes));
-            }
-            score.serial.commit(number, &[]);
-        });
-        Ok(Some((version, value)))
+        let Answer::Parts(parts) = self.ask(start).await? else { panic!("a look-up has parts") };
+        let mut answers = Vec::new();
+        for (number, part) in numbers.into_iter().zip(parts.iter()) {
+            let (version, value) = match part {
+                Ok(PartAnswer::Object { version, value }) => (version, value.to_vec()),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => {
+                    self.score(|score| score.serial.unknown(number));
+                    let is_gone = *error == Error::ObjectDoesntExist;
+                    answers.push(if is_gone { Ok(None) } else { Err(error.clone()) });
+                    continue;
+                }
+            };
+            // A server reads the objects of an answer at one time, as a transaction does.
+            self.score(|score| {
+                for (key, version, bytes) in objects_of_answer(&value) {
+                    LOOKED_UP.fetch_add(1, Ordering::Relaxed);
+                    let (key, seen) = (key_of(&key), (version.0, tag_of(&bytes)));
+                    score
+                        .serial
+                        .add(number, serial::Part::Read { name: name_of(key), seen: Some(seen) });
+                    self.seen.borrow_mut().push((key, version, bytes));
+                }
+                score.serial.commit(number, &[]);
+            });
+            answers.push(Ok(Some((version, value))));
+        }
+        answers.into_iter().collect()
     }
 
     async fn change(&self, nodes: TableId, part: &TransactionPart<'_>) -> Result<Changed, Error> {
