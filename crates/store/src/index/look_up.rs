@@ -60,15 +60,6 @@ pub struct Page {
     pub rest: Option<Range>,
 }
 
-/// The leaves that a look-up asks, each from the begin of its span on.
-struct Asked<'a> {
-    order: Order,
-    range: &'a Range,
-    most: usize,
-    leaves: &'a [NodeId],
-    spans: &'a [Span<'a>],
-}
-
 impl<O: Objects> Indexes<'_, O> {
     /// Returns the first objects of a range of the index `name`, at most `most` of them. There may
     /// be less, and even none, although there is a rest.
@@ -133,19 +124,20 @@ impl<O: Objects> Indexes<'_, O> {
             None => Vec::new(),
         };
         let beside = bounds.iter().map(OwnedPoint::point).map(|bound| span.beyond(order, bound));
-        let spans: Vec<Span<'_>> =
-            iter::once(span).chain(beside.take_while(|span| !span.is_empty())).collect();
-        let next = spans[1..].iter().map(|span| self.way(index.number, span.goal(order)));
-        let ways: Vec<Way<'_>> = iter::once(way).chain(next).collect();
-        let known = ways.iter().take_while(|way| way.is_at_leaf()).count();
-        if known > 0 {
-            let leaves: Vec<NodeId> = ways[..known].iter().map(Way::id).collect();
-            let asked = Asked { order, range, most, leaves: &leaves, spans: &spans };
-            if let Some(page) = self.ask(&catalog, index, &asked).await? {
+        let beside = beside.take_while(|span| !span.is_empty());
+        let beside: Vec<(Way<'_>, Span<'_>)> =
+            beside.map(|span| (self.way(index.number, span.goal(order)), span)).collect();
+        if way.is_at_leaf() {
+            let known = beside.iter().take_while(|(way, _)| way.is_at_leaf());
+            let leaves =
+                iter::once((way.id(), span)).chain(known.map(|(way, span)| (way.id(), *span)));
+            let page = self.ask(&catalog, index, leaves, (order, range, most)).await?;
+            if let Some(page) = page {
                 return Ok(page);
             }
         }
-        let copy = self.copy_near(self.nodes, &node_key(ways[0].id()));
+        let copy = self.copy_near(self.nodes, &node_key(way.id()));
+        let ways = iter::once(way).chain(beside.into_iter().map(|(way, _)| way)).collect();
         let (leaves, seen) = self.leaves_of(ways, &[(self.nodes, &catalog_key(copy))]).await?;
         let seen = seen.into_iter().next().flatten();
         if !self.has_index(index.number, (&catalog, copy), seen)? {
@@ -169,20 +161,20 @@ impl<O: Objects> Indexes<'_, O> {
         &self,
         catalog: &Arc<Catalog>,
         index: &Definition,
-        asked: &Asked<'_>,
+        leaves: impl Iterator<Item = (NodeId, Span<'_>)>,
+        (order, range, most): (Order, &Range, usize),
     ) -> Result<Option<Page>, Error> {
-        let &Asked { order, range, most, leaves, spans } = asked;
         let (table, copy) = (self.table, self.copy());
-        let query = |&span| Query { table, order, most: most as u16, copy, span }.emit();
-        let queries: Vec<_> =
-            leaves.iter().map(|&id| node_key(id)).zip(spans.iter().map(query)).collect();
+        let query = |span| Query { table, order, most: most as u16, copy, span };
+        let asked = leaves.map(|(id, span)| (node_key(id), query(span).emit(), span.begin(order)));
+        let asked: Vec<([u8; 10], Vec<u8>, Option<Point<'_>>)> = asked.collect();
         let queries: Vec<(&[u8], &[u8])> =
-            queries.iter().map(|(key, query)| (&key[..], &query[..])).collect();
+            asked.iter().map(|(key, query, _)| (&key[..], &query[..])).collect();
         let answers = self.objects.look_up(self.nodes, &queries).await?;
         let mut entries: Vec<Entry<'_>> = Vec::new();
         // What the leaves so far have left of the range.
         let mut passed: Option<Option<OwnedPoint>> = None;
-        for (answer, span) in answers.iter().zip(spans) {
+        for (answer, (.., begin)) in answers.iter().zip(&asked) {
             let Some((_, bytes)) = answer else { break };
             let Some(answer) = Answer::parse(bytes).ok_or(Error::DAMAGED)? else { break };
             let is_next = match &passed {
@@ -190,7 +182,7 @@ impl<O: Objects> Indexes<'_, O> {
                 // A leaf that was split or merged meanwhile would leave a gap.
                 Some(rest) => {
                     let at = rest.as_ref().map(OwnedPoint::point);
-                    at.is_some() && at == span.begin(order) && self.is_kept(catalog, answer.catalog)
+                    at.is_some() && at == *begin && self.is_kept(catalog, answer.catalog)
                 }
             };
             if !is_next {

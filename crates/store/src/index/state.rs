@@ -142,21 +142,19 @@ impl State {
         // Leaves are about two thirds full.
         let entry = self.entries.get(&index.number).copied().unwrap_or(ENTRY);
         let of_leaf = (index.node_bytes as usize * 2 / 3 / entry).max(1);
-        let mut entries = 0;
+        // The range begins somewhere in the first one.
+        let mut entries = of_leaf / 2;
         for ahead in 0..MOST_AHEAD {
             let i = match goal {
                 Goal::At(_) => at + 1 + ahead,
                 Goal::Before(_) if ahead < at => at - ahead,
                 Goal::Before(_) => break,
             };
-            if i >= parent.len() {
-                break;
-            }
-            entries += of_leaf;
-            if entries >= most {
+            if i >= parent.len() || entries >= most {
                 break;
             }
             bounds.push(parent.entry(i).point.to_owned());
+            entries += of_leaf;
         }
         bounds
     }
@@ -186,7 +184,7 @@ mod tests {
             state.leaves_beside(&index, (goal, (7, ROOT)), most)
         };
         let usual = beside(&state, 100).len();
-        // A leaf has 40 entries of 20 bytes or 8 of 100: those of the first one count too.
+        // A leaf has 40 entries of 20 bytes or 8 of 100: half of those of the first one count too.
         state.keep_entry(7, Point { key: &[0; 10], object: b"" });
         assert_eq!(beside(&state, 100).len(), 2);
         state.keep_entry(7, Point { key: &[0; 90], object: b"" });

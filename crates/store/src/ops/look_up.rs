@@ -114,8 +114,10 @@ impl<'a> Operation<'a> for LookUp<'a> {
         let points = picked.points.iter().take(MOST_OBJECTS);
         let hashes = points.map(|point| tablets.locate(query.table, point.object));
         let hashes: ArrayVec<Option<KeyHash>, MOST_OBJECTS> = hashes.collect();
-        let here = hashes.iter().flatten().map(|&hash| spread(query.table, hash));
-        memory.load(&here.collect::<ArrayVec<u64, MOST_OBJECTS>>());
+        if hashes.len() > 1 {
+            let here = hashes.iter().flatten().map(|&hash| spread(query.table, hash));
+            memory.load(&here.collect::<ArrayVec<u64, MOST_OBJECTS>>());
+        }
         let mut read = ArrayVec::<KeyHash, MOST_OBJECTS>::new();
         let object = |i: usize| {
             let hash = hashes[i]?;
