@@ -188,7 +188,11 @@ impl<O: Objects> Indexes<'_, O> {
             if !is_next {
                 break;
             }
-            entries.extend(answer.entries);
+            if entries.is_empty() {
+                entries = answer.entries;
+            } else {
+                entries.extend(answer.entries);
+            }
             passed = Some(answer.rest);
             if entries.len() >= most {
                 break;
@@ -199,7 +203,7 @@ impl<O: Objects> Indexes<'_, O> {
             entries.truncate(most);
             rest = entries.last().map(|(last, _)| order.behind(*last));
         }
-        if let Some((last, _)) = entries.last() {
+        if let [_, .., (last, _)] = &entries[..] {
             self.objects.state(|state| state.keep_entry(index.number, *last));
         }
         let rest = behind(range, order, rest)?;

@@ -27,6 +27,7 @@ use crate::objects::cache;
 use crate::objects::locks::Access;
 use crate::objects::memory::{self, Memory};
 use crate::objects::table::spread;
+use crate::objects::tablet::Tablets;
 use crate::types::{KeyHash, TableId, Version, WallTime};
 
 /// A request to look up entries of a leaf, with their objects.
@@ -85,10 +86,7 @@ impl<'a> Operation<'a> for LookUp<'a> {
         if transactions.is_locked(table, hash, Access::Read) {
             return Err(Status::Locked);
         }
-        let here = (0..COPIES).find_map(|i| {
-            let copy = (query.copy + i) % COPIES;
-            Some((copy, tablets.locate(table, &catalog_key(copy))?))
-        });
+        let here = copy_here(tablets, table, query.copy);
         if here.is_some_and(|(_, hash)| transactions.is_locked(table, hash, Access::Read)) {
             return Err(Status::Locked);
         }
@@ -112,11 +110,12 @@ impl<'a> Operation<'a> for LookUp<'a> {
             return Ok(Executed::Read { table, durable });
         };
         let points = picked.points.iter().take(MOST_OBJECTS);
-        let hashes = points.map(|point| tablets.locate(query.table, point.object));
-        let hashes: ArrayVec<Option<KeyHash>, MOST_OBJECTS> = hashes.collect();
+        let mut hashes = ArrayVec::<Option<KeyHash>, MOST_OBJECTS>::new();
+        hashes.extend(points.map(|point| tablets.locate(query.table, point.object)));
         if hashes.len() > 1 {
-            let here = hashes.iter().flatten().map(|&hash| spread(query.table, hash));
-            memory.load(&here.collect::<ArrayVec<u64, MOST_OBJECTS>>());
+            let mut positions = ArrayVec::<u64, MOST_OBJECTS>::new();
+            positions.extend(hashes.iter().flatten().map(|&hash| spread(query.table, hash)));
+            memory.load(&positions);
         }
         let mut read = ArrayVec::<KeyHash, MOST_OBJECTS>::new();
         let object = |i: usize| {
@@ -139,6 +138,14 @@ impl<'a> Operation<'a> for LookUp<'a> {
         read.iter().for_each(|&hash| master.count_access(query.table, hash));
         Ok(Executed::Read { table, durable })
     }
+}
+
+/// Returns the first copy of the catalog, from `first` on, whose tablet is here, and its hash.
+fn copy_here(tablets: &Tablets, table: TableId, first: u8) -> Option<(u8, KeyHash)> {
+    (0..COPIES).map(|i| (first + i) % COPIES).find_map(|copy| {
+        let hash = tablets.locate(table, &catalog_key(copy))?;
+        Some((copy, hash))
+    })
 }
 
 impl<'a> ClientOperation<'a> for LookUp<'a> {
