@@ -205,6 +205,8 @@ pub(super) struct Proof {
     pub(super) len: u32,
     /// The bytes at its start that were durable.
     pub(super) proven: u32,
+    /// The highest sequence number of a header that a record of the replica names.
+    pub(super) sequence: u64,
 }
 
 /// The journal of frames, as the backup of the frames sees it.
@@ -327,7 +329,7 @@ impl<'a> Content<'a> {
         mut write: impl FnMut(u32, &[u8]),
     ) -> Option<Proof> {
         let held = header.replica?;
-        let mut proof = Proof { len: held.len, proven: 0 };
+        let mut proof = Proof { len: held.len, proven: 0, sequence: 0 };
         let mut is_named = false;
         for (record, data) in self.frames.get(&header.frame)? {
             // A header that is older than the record lacks nothing but the growth of its replica.
@@ -343,6 +345,7 @@ impl<'a> Content<'a> {
                 _ => return Some(Proof { proven: u32::MAX, ..proof }),
             };
             is_named = true;
+            proof.sequence = proof.sequence.max(record.sequence);
             if is_newer {
                 proof.proven = proof.proven.max(end.min(held.len));
             } else {

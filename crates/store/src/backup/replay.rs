@@ -23,15 +23,19 @@ pub fn replay(crc32c: Crc32c, frames: &mut impl Frames, content: &Content<'_>) -
         // A write to a part of a page reads the page first.
         let is_there = header.replica.is_none() || frames.delivers(frame, 0, size);
         let write = |offset, bytes: &[u8]| _ = is_there && frames.write(frame, offset, bytes);
-        let Some(Proof { len, proven: end }) = content.replay(&header, size, write) else {
-            continue;
-        };
+        let Some(proof) = content.replay(&header, size, write) else { continue };
+        let Proof { len, proven: end, sequence } = proof;
         proven.insert(frame, end);
         // Later lives know only by the length that bytes are missing.
         let len = if is_there { len } else { u32::MAX };
-        if let Some(held) = header.replica.filter(|held| held.len != len) {
+        let is_behind = sequence > header.sequence;
+        if let Some(held) = header.replica.filter(|held| held.len != len || is_behind) {
             let replica = Some(Held { len, ..held });
-            let header = FrameHeader { sequence: header.sequence + 1, replica, ..header };
+            // Headers of later lives have to be newer than the records, which stay in the journal.
+            // This one leaves the slot of the last one.
+            let next = header.sequence.max(sequence) + 1;
+            let sequence = next + u64::from((next - header.sequence).is_multiple_of(2));
+            let header = FrameHeader { sequence, replica, ..header };
             let (slot, bytes) = header.emit(crc32c);
             frames.write_header(Block::Frame(frame), slot, &bytes);
         }

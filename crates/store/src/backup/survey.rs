@@ -157,7 +157,8 @@ impl Survey {
             to.into_iter().for_each(|to| to.copy_from_slice(data));
         };
         let proof = journal.replay(header, self.size, write);
-        let Proof { len, mut proven } = proof.unwrap_or(Proof { len: held.len, proven: 0 });
+        let nothing = Proof { len: held.len, proven: 0, sequence: 0 };
+        let Proof { len, mut proven, .. } = proof.unwrap_or(nothing);
         held.len = len;
         if !journal.is_whole && !held.closed {
             proven = u32::MAX;

@@ -167,6 +167,26 @@ fn what_was_appended_is_there_after_a_loss_of_power() {
     assert_eq!(disk.found(), [(1, 7), (2, 7)].into());
 }
 
+/// The headers of a later life are newer than the records of an earlier one, whose own headers the
+/// loss of power took: a record of an earlier epoch proves nothing any more.
+#[test]
+fn a_replica_that_its_master_goes_on_with_outlives_the_next_loss_of_power() {
+    for appends in 1..5 {
+        let mut disk = Disk::new();
+        disk.append(&vec![[1, 0]; appends]);
+        let mut backup = disk.start();
+        let (id, len) = (SegmentId(1), HEADER + (3 + appends) * ENTRY);
+        let bytes = sealed(id);
+        let write = write_of(id, &bytes, 0, len);
+        let again = WriteReplica { epoch: write.epoch + 1, ..write };
+        assert_eq!(backup.write(&again), Ok(len as u32));
+        assert!(backup.take_batch().is_none(), "the frames are synced");
+        drop(backup);
+        disk.boot += 1;
+        assert_eq!(disk.found(), [(1, 3 + appends), (2, 3)].into());
+    }
+}
+
 /// A batch whose write did not end is torn, and was not acknowledged. One that is damaged before it
 /// was: no open replica counts, for any may lack bytes. That is so in later lives, too.
 #[test]
