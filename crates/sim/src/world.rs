@@ -4,7 +4,7 @@
 //! ```text
 //!  event queue, by (time, seq):  arrival of a datagram · a write safe · crash · start ·
 //!                                pause · partition · heal · disks full · room again
-//!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })
+//!  a turn of the first host:     Process::turn(Outside { now, port, disk, score, … })
 //! ```
 //!
 //! Always: everything that happens follows from the seed and the options, so a run repeats itself;

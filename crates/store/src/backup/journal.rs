@@ -205,7 +205,8 @@ pub(super) struct Proof {
     pub(super) len: u32,
     /// The bytes at its start that were durable.
     pub(super) proven: u32,
-    /// The highest sequence number of a header that a record of the replica names.
+    /// The highest sequence number of a header that a record of the replica names. 0 if one of the
+    /// records shows that the header has lost a change.
     pub(super) sequence: u64,
 }
 
@@ -342,7 +343,8 @@ impl<'a> Content<'a> {
             let end = match end {
                 Some(end) if record.epoch == held.epoch => end,
                 _ if is_newer => continue,
-                _ => return Some(Proof { proven: u32::MAX, ..proof }),
+                // The next life has to find the same.
+                _ => return Some(Proof { proven: u32::MAX, sequence: 0, ..proof }),
             };
             is_named = true;
             proof.sequence = proof.sequence.max(record.sequence);

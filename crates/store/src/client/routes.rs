@@ -214,9 +214,9 @@ impl Routes {
     pub(super) fn is_beside(&mut self, of: (TableId, &[u8]), table: TableId) -> Option<bool> {
         let owner = self.owner_of(of)?;
         let table = self.table(table) as usize;
-        let mut tablets = self.tables[table].tablets.iter();
-        tablets.len().checked_sub(1)?;
-        Some(tablets.all(|tablet| tablet.owner == Owner::Peer(owner)))
+        let tablets = &self.tables[table].tablets;
+        let is_known = !tablets.is_empty();
+        is_known.then(|| tablets.iter().all(|tablet| tablet.owner == Owner::Peer(owner)))
     }
 
     /// Returns the index of the first of `among` that is on the server of an object, if that is

@@ -187,6 +187,40 @@ fn a_replica_that_its_master_goes_on_with_outlives_the_next_loss_of_power() {
     }
 }
 
+/// A record of a later epoch than that of the header shows that the disk has lost a change which it
+/// had synced. The replica is damaged, and stays so if the server ends behind the replay.
+#[test]
+fn a_header_that_lost_a_change_is_found_again_by_the_next_replay() {
+    for appends in 2..5 {
+        let mut disk = Disk::new();
+        let before = disk.kept.bytes();
+        let mut backup = disk.start();
+        backup.take_batch();
+        let (id, mut len) = (SegmentId(1), HEADER + 3 * ENTRY);
+        let bytes = sealed(id);
+        for epoch in [0, 1] {
+            for _ in 0..appends {
+                let write = write_of(id, &bytes, len, len + ENTRY);
+                len += ENTRY;
+                let again = WriteReplica { epoch: write.epoch + epoch, ..write };
+                assert_eq!(backup.write(&again), Ok(len as u32));
+                if let Some(batch) = backup.take_batch() {
+                    put(&mut disk.writer, &mut disk.region, &batch);
+                }
+            }
+        }
+        drop(backup);
+        disk.kept.change(|bytes| bytes.copy_from_slice(&before));
+        disk.boot += 1;
+        // The server ends when it has replayed the journal.
+        let mut frames = disk.kept.frames();
+        let floor = frames.file_header().batches;
+        let _ = replay(crc32c, &mut frames, &parse(&disk.region, floor));
+        drop(frames);
+        assert_eq!(disk.found().get(&1), None, "{appends} appends");
+    }
+}
+
 /// A batch whose write did not end is torn, and was not acknowledged. One that is damaged before it
 /// was: no open replica counts, for any may lack bytes. That is so in later lives, too.
 #[test]

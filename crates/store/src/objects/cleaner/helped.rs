@@ -92,10 +92,10 @@ impl Cleaner {
         let rest = self.help.rest.map(|(slot, _)| slot);
         let chosen = self.chosen.iter().rev().map(|&(_, slot)| slot);
         let chosen = chosen.filter(|&slot| gain(memory, slot as usize) >= least_gain(memory));
-        // Young and old ones, and their live bytes.
         let least = u64::from(log.segment_bytes()) * u64::from(self.help.worth.percent) / 100;
         // A survivor without entries would be the next source, for ever.
         let least = least.max(1);
+        // Young and old ones, and their live bytes.
         let mut kinds = [const { (Vec::new(), 0) }; 2];
         for slot in rest.into_iter().chain(chosen) {
             if rest.is_some_and(|rest| log.is_old(rest) != log.is_old(slot)) {
