@@ -268,6 +268,12 @@ impl Replication {
         if self.recording || !self.must_record(id, segment) || !segment.is_sound() {
             return None;
         }
+        // Without a replica in the new epoch, those that were given up are the end of the log until
+        // the next head is on its backups.
+        let next = self.heads.get(1).and_then(|next| self.active.get(next));
+        if segment.replicas.is_empty() && !next.is_some_and(Segment::is_sound) {
+            return None;
+        }
         if now < self.record_at {
             self.due = self.due.min(self.record_at);
             return None;

@@ -83,6 +83,37 @@ fn a_lost_replica_of_a_segment_without_memory_is_waived() {
     }
 }
 
+/// All replicas of such a segment may be lost. Its new epoch must not be recorded before a later
+/// head is on its backups: a recovery would find neither. Backups that return have what it needs.
+#[test]
+fn the_epoch_of_a_segment_without_replicas_waits_for_the_next_head() {
+    let is_record = |call: &Call| matches!(call, Call::SetHead(..));
+    let mut rig = Rig::new(1, 1, 1 << 10);
+    rig.append(200);
+    rig.roll();
+    rig.step();
+    rig.end_all(|call| matches!(call, Call::Write { segment: SegmentId(1), .. }));
+    rig.log.free(rig.log.slot(SegmentId(1)).unwrap());
+    rig.backups.remove(&A);
+    rig.list();
+    for _ in 0..100 {
+        assert!(!rig.has(is_record), "no server has a head");
+        if rig.has(any) {
+            rig.end(any, None);
+        }
+    }
+    assert!(!rig.has(any) && !rig.log.is_all_durable());
+    rig.add(B, 64);
+    rig.list();
+    while !rig.has(is_record) {
+        assert!(rig.has(any), "the next head has not been opened");
+        rig.end(any, None);
+    }
+    assert!(rig.replica(B, 2).is_some());
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+}
+
 /// The cleaner may free the memory of a head in the turn in which the log closes it: all of it is
 /// durable before. Its replicas are closed all the same. They were not, and nothing of the log
 /// became durable any more, in the simulator's world `with_returns_of_long_left_replicas`.
