@@ -448,6 +448,7 @@ impl Machine for Master {
             }
         };
         let cleaning = self.cleaner.step(&mut self.memory, work);
+        self.memory.log.prepare_next();
         let recovering = self.recover(now);
         let leaving = self.answer_pull(now);
         self.replication.look(&self.memory.log);

@@ -155,6 +155,16 @@ impl Log {
         self.blocks.prepare(host);
     }
 
+    /// Orders memory for the next segment as the open ones fill, if it will be a new one. Called in
+    /// each tick.
+    pub fn prepare_next(&mut self) {
+        if self.free.is_empty() && self.taken() < self.limit {
+            let open = self.survivors.open.iter().chain([&self.head]).flatten();
+            let written = open.map(|&slot| self.slots[slot as usize].written).max().unwrap_or(0);
+            self.blocks.order(self.segment_bytes as usize, written as usize);
+        }
+    }
+
     /// Returns the function that continues a CRC32C checksum.
     #[must_use]
     pub fn crc32c(&self) -> Crc32c {
@@ -314,8 +324,7 @@ impl Log {
         if let Some(slot) = self.free.pop() {
             return slot;
         }
-        let later = self.limit.saturating_sub(self.taken() + 1);
-        let segment = Segment::new(self.blocks.take(self.segment_bytes as usize, later));
+        let segment = Segment::new(self.blocks.take(self.segment_bytes as usize));
         if let Some(slot) = self.bare.pop() {
             self.slots[slot as usize] = segment;
             return slot;
