@@ -1,13 +1,12 @@
 //! The thread that allocates the memory of a server's next segments and touches its pages.
 //!
 //! ```text
-//! worker ── orders: bytes ──► thread: allocates, touches page by page ── block ──► worker
+//! worker ── order: bytes ──► thread: allocates, touches every page ── block ──► worker
 //! ```
 //!
 //! The thread starts with the first order, sleeps between orders, and ends when the server does.
 //! Without the thread, segments are touched by the worker.
 
-use std::mem;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -22,22 +21,23 @@ const PAGE: usize = 4 << 10;
 /// The worker's end of the thread that prepares segments.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    /// The orders, of blocks of this many bytes and of their first bytes, and the blocks.
-    thread: Option<(Sender<(usize, usize)>, Receiver<Vec<u8>>)>,
+    thread: Option<(Sender<usize>, Receiver<Vec<u8>>)>,
 }
 
 impl Prepare for Ahead {
-    fn order(&mut self, bytes: usize, touched: usize) {
+    fn order(&mut self, bytes: usize) {
         if self.thread.is_none() {
             let (orders, ordered) = channel();
             let (blocks, ready) = channel();
+            let work = move || {
+                ordered.iter().map(touched).try_for_each(|block| blocks.send(block)).unwrap_or(());
+            };
             // Without a thread the receiver finds its sender gone, and there is never a block.
-            let builder = thread::Builder::new().name("segments".to_owned());
-            let _ = builder.spawn(move || touch(&ordered, &blocks));
+            let _ = thread::Builder::new().name("segments".to_owned()).spawn(work);
             self.thread = Some((orders, ready));
         }
         if let Some((orders, _)) = &self.thread {
-            let _ = orders.send((bytes, touched));
+            let _ = orders.send(bytes);
         }
     }
 
@@ -46,24 +46,15 @@ impl Prepare for Ahead {
     }
 }
 
-/// Allocates the blocks that are ordered and touches every page of them, as much as each order says.
-/// Sends a block that is touched to its end.
-fn touch(orders: &Receiver<(usize, usize)>, blocks: &Sender<Vec<u8>>) {
-    let (mut block, mut touched) = (Vec::new(), 0);
-    for (bytes, to) in orders {
-        if block.len() != bytes {
-            (block, touched) = (vec![0; bytes], 0);
-        }
-        for piece in block[touched.min(to)..to].chunks_mut(PIECE) {
-            // A zero could be optimized away.
-            piece.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
-            thread::yield_now();
-        }
-        touched = to;
-        if touched == bytes && blocks.send(mem::take(&mut block)).is_err() {
-            return;
-        }
+/// Allocates a block of this many bytes, and touches every page of it.
+fn touched(bytes: usize) -> Vec<u8> {
+    let mut block = vec![0; bytes];
+    for piece in block.chunks_mut(PIECE) {
+        // A zero could be optimized away.
+        piece.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        thread::yield_now();
     }
+    block
 }
 
 #[cfg(test)]
@@ -74,10 +65,7 @@ mod tests {
     fn a_block_is_made_in_another_thread() {
         let mut ahead = Ahead::default();
         assert!(ahead.ready().is_none());
-        ahead.order(3 * PIECE + 1, PIECE / 2);
-        ahead.order(3 * PIECE + 1, 2 * PIECE);
-        assert!(ahead.ready().is_none());
-        ahead.order(3 * PIECE + 1, 3 * PIECE + 1);
+        ahead.order(3 * PIECE + 1);
         let (_, ready) = ahead.thread.as_ref().unwrap();
         let block = ready.recv().unwrap();
         assert_eq!(block.len(), 3 * PIECE + 1);

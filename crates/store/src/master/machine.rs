@@ -448,7 +448,7 @@ impl Machine for Master {
             }
         };
         let cleaning = self.cleaner.step(&mut self.memory, work);
-        self.memory.log.prepare_next();
+        self.memory.log.prepare_next(now);
         let recovering = self.recover(now);
         let leaving = self.answer_pull(now);
         self.replication.look(&self.memory.log);

@@ -19,6 +19,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use sprat_proto::Instant;
 use sprat_proto::wire::checksum::Crc32c;
 
 use crate::objects::blocks::{Blocks, Prepare};
@@ -155,13 +156,13 @@ impl Log {
         self.blocks.prepare(host);
     }
 
-    /// Orders memory for the next segment as the open ones fill, if it will be a new one. Called in
-    /// each tick.
-    pub fn prepare_next(&mut self) {
+    /// Orders memory for the next segment if it is needed soon and will be new. Called in each tick.
+    pub fn prepare_next(&mut self, now: Instant) {
         if self.free.is_empty() && self.taken() < self.limit {
             let open = self.survivors.open.iter().chain([&self.head]).flatten();
-            let written = open.map(|&slot| self.slots[slot as usize].written).max().unwrap_or(0);
-            self.blocks.order(self.segment_bytes as usize, written as usize);
+            let bytes = self.segment_bytes as usize;
+            let room = open.map(|&slot| self.slots[slot as usize].room()).min().unwrap_or(bytes);
+            self.blocks.order(bytes, room, self.appended, now);
         }
     }
 
