@@ -13,8 +13,8 @@ use sprat_bench::store::Store;
 /// Create, drop and list the indexes of a table.
 ///
 /// An index has the objects of a table in the order of a part of them, for `sprat find`. `sprat
-/// put`, `del`, `import` and `transact` change objects and their indexes at once. Commands that would
-/// leave the indexes as they are do not take tables that have some.
+/// put`, `del`, `import` and `transact` change objects and their indexes at once. Commands that
+/// would leave the indexes as they are do not take tables that have some.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   sprat index create people by-city --field 2
@@ -223,7 +223,7 @@ pub(crate) fn none(store: &Store, table: TableId) -> Result<(), Fail> {
     match of(store, table)? {
         None => Ok(()),
         Some(_) => Err(Fail::new("the table has indexes, which this command does not keep").next(
-            "use sprat put, del, import or transact, or drop the indexes and create them again after",
+            "use sprat put, del, import or transact, or drop the indexes and create them again",
         )),
     }
 }

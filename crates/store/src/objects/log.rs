@@ -156,7 +156,8 @@ impl Log {
         self.blocks.prepare(host);
     }
 
-    /// Orders memory for the next segment if it is needed soon and will be new. Called in each tick.
+    /// Orders memory for the next segment if it is needed soon and will be new. Called in each
+    /// tick.
     pub fn prepare_next(&mut self, now: Instant) {
         if self.free.is_empty() && self.taken() < self.limit {
             let open = self.survivors.open.iter().chain([&self.head]).flatten();
