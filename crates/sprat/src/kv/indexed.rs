@@ -376,6 +376,9 @@ impl<'c> IndexedTable<'c> {
 
     /// Writes an object if a condition holds. Returns its new version.
     ///
+    /// [`Condition::if_absent`] is the least work for a new object where several servers have the
+    /// table and its indexes: the client does not read the object for its old entries.
+    ///
     /// # Errors
     /// As the condition says, and those of [`IndexedTable::put`].
     pub fn put_if(

@@ -5,6 +5,8 @@
 //!                      keys, a check of the catalog of each table
 //! ```
 //!
+//! An object that must not exist yet has no old keys, so that it is not read.
+//!
 //! The client keeps the nodes above the leaves, so that it knows the leaves without reading them. A
 //! leaf that is another one by now, or full, refuses its edits. An index that is ready has the
 //! entries of the objects, so that a point which stays needs no edit.
@@ -41,6 +43,16 @@ pub struct Part<'a> {
     /// The version and the value of the object as it was read, or `Some(None)` if it did not exist.
     /// `None` if the program has not read it.
     pub read: Option<Option<(Version, &'a [u8])>>,
+}
+
+impl<'a> Part<'a> {
+    /// Returns the object as far as it is known without a read of it. One that must not exist has
+    /// no entries: if it exists, the commit refuses its version.
+    fn known(&self) -> Option<Object<'a>> {
+        let TransactionPart { rules, change, .. } = self.part;
+        let is_new = matches!(change, Change::Write(..)) && rules.exists && !rules.doesnt_exist;
+        self.read.or_else(|| is_new.then_some(None))
+    }
 }
 
 /// The end of a try to commit.
@@ -269,7 +281,7 @@ async fn plan<O: Objects>(
     seen: &mut Vec<Option<Seen>>,
 ) -> Result<Vec<(usize, Version)>, Error> {
     let changed = changes.iter().flat_map(|it| &it.parts).copied();
-    let unread: Vec<usize> = changed.filter(|part| parts[*part].read.is_none()).collect();
+    let unread: Vec<usize> = changed.filter(|part| parts[*part].known().is_none()).collect();
     let name = |part: &usize| (parts[*part].part.table, parts[*part].part.key);
     let mut others: Vec<(TableId, &[u8])> = unread.iter().map(name).collect();
     if !seen.is_empty() {
@@ -290,7 +302,7 @@ async fn plan<O: Objects>(
         .collect();
     let object = |part: usize| {
         let of_part = read.iter().find(|(of, _)| *of == part);
-        parts[part].read.unwrap_or_else(|| of_part.and_then(|(_, object)| *object))
+        parts[part].known().unwrap_or_else(|| of_part.and_then(|(_, object)| *object))
     };
     let mut versions = Vec::new();
     for (it, places) in changes.iter_mut().zip(places) {

@@ -52,7 +52,7 @@ const TWO_READS: (&str, Work) = ("two reads", Work::TwoReads);
 const TWO_WRITES: (&str, Work) = ("two writes", Work::TwoWrites);
 const MULTI_READ: (&str, Work) = ("multi-read", Work::MultiRead(SCANNED));
 
-const LINES: [Line; 5] = [
+const LINES: [Line; 6] = [
     Line {
         name: "look_up",
         about: "look-up of one key",
@@ -86,6 +86,14 @@ const LINES: [Line; 5] = [
         slik_us: None,
     },
     Line {
+        name: "insert_absent",
+        about: "insert, if absent",
+        work: Work::InsertAbsent,
+        beside: TWO_WRITES,
+        goal: Some(1.6),
+        slik_us: None,
+    },
+    Line {
         name: "scan",
         about: "scan of 100",
         work: Work::Scan(SCANNED),
@@ -98,7 +106,7 @@ const LINES: [Line; 5] = [
 impl Line {
     /// True if the operation means something with this number of indexes.
     fn is_for(&self, indexes: usize) -> bool {
-        indexes > 0 || matches!(self.work, Work::Keep | Work::Insert)
+        indexes > 0 || matches!(self.work, Work::Keep | Work::Insert | Work::InsertAbsent)
     }
 }
 

@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use sprat::kv::{Found, IndexRange, IndexedTable, Part, Source, Table, TableId};
+use sprat::kv::{Condition, Found, IndexRange, IndexedTable, Part, Source, Table, TableId};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
@@ -46,6 +46,8 @@ pub(super) enum Work {
     /// Writes an object that does not exist. It was removed before, so that the table keeps its
     /// size.
     Insert,
+    /// Writes such an object on condition that it does not exist.
+    InsertAbsent,
     /// Overwrites two random objects without the indexes, one after the other. They keep their
     /// index keys.
     TwoWrites,
@@ -164,7 +166,7 @@ impl<'c> Client<'c> {
     pub(super) fn repeat(&mut self, work: Work, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let objects = match work {
-            Work::LookUp | Work::Change | Work::Keep | Work::Insert => 1,
+            Work::LookUp | Work::Change | Work::Keep | Work::Insert | Work::InsertAbsent => 1,
             Work::TwoReads | Work::TwoWrites => 2,
             Work::Scan(count) | Work::MultiRead(count) => count,
         };
@@ -185,7 +187,7 @@ impl<'c> Client<'c> {
         match work {
             Work::LookUp => self.look_up(),
             Work::TwoReads => self.two_reads(),
-            Work::Change | Work::Keep | Work::Insert => self.write(work),
+            Work::Change | Work::Keep | Work::Insert | Work::InsertAbsent => self.write(work),
             Work::TwoWrites => self.two_writes(),
             Work::Scan(count) => self.scan(count),
             Work::MultiRead(count) => self.multi_read(count),
@@ -238,7 +240,7 @@ impl<'c> Client<'c> {
     fn write(&mut self, work: Work) -> Result<u64, Fail> {
         let object = self.object();
         let key = key(object as u64);
-        if work == Work::Insert {
+        if matches!(work, Work::Insert | Work::InsertAbsent) {
             let removed = self.indexed.remove(&key);
             removed.map_err(|error| self.store.explain_index(error, "a removal"))?;
         }
@@ -247,8 +249,10 @@ impl<'c> Client<'c> {
             self.keys.to_mut()[object][..indexes].copy_from_slice(&new[..indexes]);
         }
         self.set_value(object);
+        let is_new = work == Work::InsertAbsent;
+        let condition = if is_new { Condition::if_absent() } else { Condition::always() };
         let before = self.clock.now();
-        let written = self.indexed.put(&key, &self.value);
+        let written = self.indexed.put_if(&key, &self.value, condition);
         let ns = self.clock.now().since(before);
         written.map_err(|error| self.store.explain_index(error, "an indexed write"))?;
         Ok(ns)

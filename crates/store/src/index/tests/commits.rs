@@ -42,6 +42,8 @@ async fn transact_at_random(fake: &Fake, mut rng: Rng, count: usize, keys: u64) 
                 let version = seen.as_ref().map_or(Version(0), |seen| seen.0);
                 part.part.rules = tree::unchanged(version);
                 part.read = Some(seen.as_ref().map(|(version, value)| (*version, &value[..])));
+            } else if rng.chance(200_000) {
+                part.part.rules = tree::unchanged(Version(0));
             }
             parts.push(part);
         }
@@ -54,7 +56,7 @@ async fn transact_at_random(fake: &Fake, mut rng: Rng, count: usize, keys: u64) 
             Ok(versions) => assert_eq!(versions.len(), parts.len()),
             Err(client::Error::Unknown) => {}
             Err(client::Error::Conflict { part, .. }) => {
-                assert!(parts[part].read.is_some(), "nothing else has a condition");
+                assert!(parts[part].part.rules != ANY, "nothing else has a condition");
             }
             Err(error) => panic!("{error:?}"),
         }
@@ -162,6 +164,30 @@ fn a_read_object_with_its_old_key_takes_one_commit_of_two_objects() {
     // The object and a copy of the catalog; that of the first commit may be another one.
     assert!(store.reads <= reads + 1);
     assert_eq!(store.parts, parts + 2);
+}
+
+/// A new object is not read. One that exists is refused, and keeps its entries.
+#[test]
+fn an_object_that_must_not_exist_is_not_read() {
+    let mut world = World::new(1);
+    let client = world.client(0);
+    world.only(create(&client, "first", FIRST, 100));
+    let insert = |key, value| [unread(key, write(value), tree::unchanged(Version(0)))];
+    let versions = world.only(commit_all(&client, &insert(b"a", b"1,x"))).unwrap();
+    let reads = world.store.borrow().reads;
+    for n in 0..20_u8 {
+        world.only(commit_all(&client, &insert(&[n], b"2,x"))).unwrap();
+    }
+    // The eight copies of the catalog at most.
+    assert!(world.store.borrow().reads <= reads + 8);
+    let conflict =
+        client::Error::Conflict { part: 0, why: Status::ObjectExists, version: versions[0] };
+    assert_eq!(world.only(commit_all(&client, &insert(b"a", b"3,x"))), Err(conflict.clone()));
+    // A removal reads its object: nothing is committed for one that does not exist.
+    let remove = [unread(b"a", Planned::Remove, tree::unchanged(Version(0)))];
+    assert_eq!(world.only(commit_all(&client, &remove)), Err(conflict));
+    assert_eq!(world.only(all(&client, "first", Range::prefix(b""), 99)).len(), 21);
+    world.check();
 }
 
 /// A leaf that is edited so that it has these entries only, each of `len` bytes with its key: first
