@@ -230,7 +230,7 @@ fn counted(
 }
 
 /// Checks that all servers are up, that each segment of their logs has exactly `replicas` replicas,
-/// and that no frame holds a replica that no log needs.
+/// that no digest names a cleaned segment, and that no frame holds a replica that no log needs.
 ///
 /// # Errors
 /// The first difference.
@@ -247,6 +247,11 @@ pub(crate) fn whole(
         let log = &master.memory().log;
         if !log.is_all_durable() {
             return Err(format!("the log of {server} is not durable"));
+        }
+        // Lost replicas of a cleaned segment stay lost, and a recovery needs them until the digest
+        // has changed.
+        if log.lingering() > 0 {
+            return Err(format!("the digest of {server} names cleaned segments"));
         }
         servers.push(server);
         needed.extend(filled(log).map(|(segment, _)| ((server, segment), 0)));

@@ -91,7 +91,7 @@ impl Log {
         if room < most {
             // The digest of the next head has the change. If the cleaner waits for it, memory may
             // be full, and nothing else would open a head.
-            let waits = replicated.lingering.len() >= self.most_lingering();
+            let waits = self.lingering() >= self.most_lingering();
             let purpose = if waits { Purpose::Digest } else { Purpose::Remove };
             let kept_back = if waits { SURVIVORS - 1 } else { SURVIVORS };
             return self.available() > kept_back && self.advance(0, usize::MAX, purpose).is_ok();
@@ -224,7 +224,14 @@ impl Log {
         let end = Position { segment: id, offset: written };
         let settled = replicated.survivors.get(&id).is_none_or(|s| s.whole.is_some());
         let is_durable = if survivor { durable == written && settled } else { end <= self.durable };
-        is_durable && replicated.lingering.len() < self.most_lingering()
+        is_durable && self.lingering() < self.most_lingering()
+    }
+
+    /// Returns the number of cleaned segments that the durable digest may still name. Their
+    /// memory is free: a replica of one that its backup loses cannot be made again.
+    #[must_use]
+    pub fn lingering(&self) -> usize {
+        self.replicated.as_ref().map_or(0, |replicated| replicated.lingering.len())
     }
 
     /// Returns the number of segments in the digest that were cleaned from which on the cleaner
