@@ -58,8 +58,8 @@ impl Blocks {
     pub(super) fn order(&mut self, bytes: usize, room: usize, appended: u64, now: Instant) {
         let Some(host) = &mut self.host else { return };
         let periods = now.since(self.since) / PERIOD_NS;
-        if periods > 0 {
-            self.rate = appended.saturating_sub(self.appended) / periods;
+        if let Some(rate) = appended.saturating_sub(self.appended).checked_div(periods) {
+            self.rate = rate;
             (self.appended, self.since) = (appended, now);
         }
         let is_soon = room <= bytes / LAST_PART || room as u64 <= LEAD * self.rate;
