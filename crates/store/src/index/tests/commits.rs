@@ -169,10 +169,12 @@ fn a_read_object_with_its_old_key_takes_one_commit_of_two_objects() {
 /// A new object is not read. One that exists is refused, and keeps its entries.
 #[test]
 fn an_object_that_must_not_exist_is_not_read() {
+    fn insert<'a>(key: &'a [u8], value: &'a [u8]) -> [Part<'a>; 1] {
+        [unread(key, write(value), tree::unchanged(Version(0)))]
+    }
     let mut world = World::new(1);
     let client = world.client(0);
-    world.only(create(&client, "first", FIRST, 100));
-    let insert = |key, value| [unread(key, write(value), tree::unchanged(Version(0)))];
+    world.only(create(&client, "first", FIRST, 10_000));
     let versions = world.only(commit_all(&client, &insert(b"a", b"1,x"))).unwrap();
     let reads = world.store.borrow().reads;
     for n in 0..20_u8 {
