@@ -121,7 +121,7 @@ mod tests {
                 let now = Instant::from_ns(PERIOD_NS * (1 + periods * percent / 100));
                 let room = BYTES - BYTES * step as usize / 100;
                 blocks.order(BYTES, room, percent * bytes / 100, now);
-                at = at.or(blocks.is_ordered.then_some(step));
+                at = at.or_else(|| blocks.is_ordered.then_some(step));
             }
             ordered.extend(at);
             blocks.take(BYTES);
