@@ -195,6 +195,9 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     let besides = args.locators.as_deref().map_or_else(|| Ok(Vec::new()), Locator::list);
     let besides = besides.map_err(|error| Fail::usage(error.to_string()))?;
     besides.iter().try_for_each(on_loopback)?;
+    Cores::any(args.cores).check(args.memory)?;
+    // Held until the cluster has ended: `sprat down` finds this process by it.
+    let _found_by_down = claim(&args.name)?;
     let directory = directory_of(args)?;
     let replicas = args.replicas.unwrap_or_else(|| directory.is_some().into());
     // A single server with a directory holds its replica itself.
@@ -204,9 +207,6 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
     let durability = durability_of(args.durability, replicas, directory.is_some())?;
-    Cores::any(args.cores).check(args.memory)?;
-    // Held until the cluster has ended: `sprat down` finds this process by it.
-    let _found_by_down = claim(&args.name)?;
     let in_memory = if directory.is_some() { 0 } else { replicas.into() };
     memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
     let mut leaving = 0;
