@@ -3,7 +3,7 @@
 //! The kernel gives memory page by page as it is touched for the first time, and a virtual machine
 //! takes still longer: a fresh segment of 8 MiB costs the thread that first writes to it
 //! milliseconds. So the log orders the next block before it needs it, and the host touches it
-//! elsewhere, in a thread of its own. It orders it late, since a log that grows no more does not
+//! elsewhere, in a thread of its own. It orders late, since a log that grows no more does not
 //! use it.
 //!
 //! Invariant: a log waits for at most one block, and orders none beyond its limit. A block that is

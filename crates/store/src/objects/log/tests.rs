@@ -1,3 +1,7 @@
+use alloc::sync::Arc;
+use alloc::vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use crate::objects::entry::Entry;
 use sprat_proto::wire::checksum::crc32c;
@@ -23,6 +27,42 @@ fn the_reserve_is_for_removals_and_the_cleaner() {
     assert_eq!((log.available(), log.segments().count()), (0, 8));
     let too_long = log.longest_entry() + 1;
     assert_eq!(log.append(too_long, Purpose::Write).unwrap_err(), Full::TooLong);
+}
+
+/// A host that prepares each block at once, and the number of its orders.
+#[derive(Debug)]
+struct Host(Arc<AtomicUsize>, Vec<Vec<u8>>);
+
+impl Prepare for Host {
+    fn order(&mut self, bytes: usize) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        self.1.push(vec![7; bytes]);
+    }
+
+    fn ready(&mut self) -> Option<Vec<u8>> {
+        self.1.pop()
+    }
+}
+
+/// Each segment but the first has prepared memory, and none is ordered that the log does not take:
+/// not for a full log, and not if a segment is free.
+#[test]
+fn memory_is_ordered_for_new_segments_alone() {
+    let (mut log, orders) = (log(8), Arc::new(AtomicUsize::new(0)));
+    log.prepare(Box::new(Host(Arc::clone(&orders), Vec::new())));
+    let count = || orders.load(Ordering::Relaxed);
+    log.prepare_next(Instant::ZERO);
+    for purpose in [Purpose::Write, Purpose::Remove, Purpose::Survive] {
+        while log.append(220, purpose).is_ok() {
+            log.prepare_next(Instant::ZERO);
+        }
+    }
+    assert_eq!((log.taken(), count()), (8, 7));
+    log.free(log.slot(SegmentId(2)).unwrap());
+    log.prepare_next(Instant::ZERO);
+    assert!(log.append(220, Purpose::Survive).is_ok());
+    log.prepare_next(Instant::ZERO);
+    assert_eq!((log.taken(), count()), (8, 7));
 }
 
 #[test]
