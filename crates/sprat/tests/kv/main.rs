@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Cursor, Error, MAX_KEY, MAX_VALUE, Page, Part, PartAnswer, Version,
+    Client, Condition, Cursor, Error, MAX_KEY, MAX_VALUE, Page, Part, PartAnswer, Table, Version,
 };
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
@@ -295,6 +295,19 @@ fn futures_complete_on_any_thread(transport: &str) {
     assert_eq!(block_on(client.table("async")).unwrap_err(), Error::TableDoesntExist);
 }
 
+/// Writes an object that lives `first` and gives it another lifetime before its end.
+///
+/// Begins again where the machine ran this thread too late for that.
+fn extended(table: &Table<'_>, key: &[u8], first: Duration, then: Option<Duration>) -> Version {
+    loop {
+        table.put_expiring(key, b"1", first).unwrap();
+        match table.touch(key, then) {
+            Err(Error::ObjectDoesntExist) => {}
+            touched => return touched.unwrap(),
+        }
+    }
+}
+
 /// Objects that expire, by all kinds of operations: each is there until its end and never again.
 fn expiring_objects(transport: &str) {
     let cluster = Cluster::replicated(transport, "expire", 2, 1);
@@ -303,8 +316,12 @@ fn expiring_objects(transport: &str) {
     let (soon, late) = (Duration::from_millis(1000), Duration::from_secs(3600));
     table.put_expiring(b"soon", b"1", soon).unwrap();
     table.put_expiring(b"late", b"1", late).unwrap();
+    // An increment keeps the lifetime, if it comes before the end.
     table.put_expiring(b"number", b"1", soon).unwrap();
-    table.put_expiring(b"touched", b"1", soon).unwrap();
+    while table.increment(b"number", 1).unwrap() == 1 {
+        table.put_expiring(b"number", b"1", soon).unwrap();
+    }
+    extended(&table, b"touched", soon, Some(late));
     let pending = table.start_put_expiring_if(b"started", b"1", soon, Condition::if_absent());
     pending.wait().unwrap();
     let long = vec![7; 500_000];
@@ -314,15 +331,12 @@ fn expiring_objects(transport: &str) {
     let parts = client.multi(parts).unwrap();
     assert!(matches!(parts.get(0), Ok(PartAnswer::Version(_))));
     assert!(matches!(parts.get(1), Err(Error::ObjectDoesntExist)));
-    table.increment(b"number", 1).unwrap();
-    table.touch(b"touched", Some(late)).unwrap();
-    table.put_expiring(b"forever", b"1", soon).unwrap();
-    let touched = table.touch(b"forever", None).unwrap();
+    let touched = extended(&table, b"forever", soon, None);
     let stale = Condition::if_newer_than(touched);
     assert!(matches!(table.touch_if(b"forever", None, stale), Err(Error::WrongVersion(_))));
     let tasks = Client::builder(&cluster.coordinator).connect_async().unwrap();
     let tasks = tasks.table_by_id(id);
-    block_on(tasks.put_expiring(b"task", b"1", soon)).unwrap();
+    block_on(tasks.put_expiring(b"task", b"1", late)).unwrap();
     block_on(tasks.touch(b"task", Some(soon))).unwrap();
     let too_long = table.put_expiring(b"x", b"1", Duration::MAX);
     assert!(matches!(too_long, Err(Error::LifetimeTooLong(_))));
