@@ -217,13 +217,3 @@ pub(crate) fn of(store: &Store, table: TableId) -> Result<Option<IndexedTable<'_
     let indexed = client.if_indexed(&client.table_by_id(table));
     indexed.map_err(|error| store.explain_index(error, "the indexes of the table"))
 }
-
-/// Checks that a table has no indexes, which a command would not keep.
-pub(crate) fn none(store: &Store, table: TableId) -> Result<(), Fail> {
-    match of(store, table)? {
-        None => Ok(()),
-        Some(_) => Err(Fail::new("the table has indexes, which this command does not keep").next(
-            "use sprat put, del, import or transact, or drop the indexes and create them again",
-        )),
-    }
-}

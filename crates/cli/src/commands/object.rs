@@ -16,6 +16,9 @@ use crate::records::json_member;
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::text::name;
+use sprat_store::message::data::Amount;
+
+mod indexed;
 
 /// Read an object, and write its bytes to standard output.
 ///
@@ -307,9 +310,12 @@ pub(crate) fn swap(args: &Swap) -> Result<(), Fail> {
     let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
-    index::none(&store, table)?;
     let (key, condition) = (args.key.as_bytes(), condition(&args.only));
-    let (version, before) = store.swap(table, key, &value, args.expires, condition)?;
+    let (version, before) = match index::of(&store, table)? {
+        Some(of) => indexed::swap(&of, key, (&value, args.expires), condition)
+            .map_err(|error| store.explain_index(error, &name(key)))?,
+        None => store.swap(table, key, &value, args.expires, condition)?,
+    };
     if args.json {
         let old = before.map(|old| {
             [json_member("old_value", &old.value), number("old_version", old.version.0)]
@@ -334,12 +340,19 @@ pub(crate) fn append(args: &Append) -> Result<(), Fail> {
     let bytes = if args.bytes == "-" { standard_input()? } else { args.bytes.as_bytes().to_vec() };
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
-    index::none(&store, table)?;
-    let length = store.append(table, args.key.as_bytes(), &bytes, condition(&args.only))?;
+    let (key, condition) = (args.key.as_bytes(), condition(&args.only));
+    let (length, version) = match index::of(&store, table)? {
+        Some(of) => indexed::append(&of, key, &bytes, condition)
+            .map_err(|error| store.explain_index(error, &name(key)))?,
+        None => {
+            let length = store.append(table, key, &bytes, condition)?;
+            (length.value, length.version)
+        }
+    };
     if args.json {
-        return print_json([number("length", length.value), number("version", length.version.0)]);
+        return print_json([number("length", length), number("version", version.0)]);
     }
-    out::print(format!("{}\n", length.value))
+    out::print(format!("{length}\n"))
 }
 
 /// Runs `sprat del`: removes an object.
@@ -365,14 +378,18 @@ pub(crate) fn del(args: &Del) -> Result<(), Fail> {
 pub(crate) fn incr(args: &Incr) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
-    index::none(&store, table)?;
     let (key, condition) = (args.key.as_bytes(), condition(&args.only));
-    let (sum, text, version) = match args.float {
-        None => {
+    let (sum, text, version) = match (index::of(&store, table)?, args.float) {
+        (Some(of), float) => {
+            let by = float.map_or(Amount::Integer(args.by), Amount::Double);
+            indexed::increment(&of, key, by, condition)
+                .map_err(|error| store.explain_index(error, &name(key)))?
+        }
+        (None, None) => {
             let sum = store.increment(table, key, args.by, condition)?;
             (Value::from(sum.value), sum.value.to_string(), sum.version)
         }
-        Some(by) => {
+        (None, Some(by)) => {
             let sum = store.increment_double(table, key, by, condition)?;
             (Value::from(sum.value), double_text(sum.value), sum.version)
         }

@@ -1,7 +1,11 @@
 //! Conditions of an operation on one object.
 
+use sprat_store::client::Error;
+use sprat_store::index::{self, Error as IndexError};
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::Version;
+
+use super::object::Object;
 
 /// A condition on the object that an operation names. The operation executes only if the condition
 /// holds.
@@ -48,6 +52,21 @@ impl Condition {
     pub fn if_newer_than(version: Version) -> Self {
         Self(RejectRules::if_newer_than(version))
     }
+
+    /// Checks the condition for an object that was read. Returns the condition that holds as long
+    /// as the object does not change.
+    pub(super) fn of_read(self, object: Option<&Object>) -> Result<Self, Error> {
+        let version = object.map_or(Version(0), |object| object.version);
+        index::check(self.0, version)?;
+        Ok(Self::if_version(version))
+    }
+}
+
+/// Returns true if another change came between a read and this write.
+pub(super) fn is_overtaken(written: &Result<Version, IndexError>) -> bool {
+    use Error::{ObjectDoesntExist, ObjectExists, WrongVersion};
+    let Err(IndexError::Store(error)) = written else { return false };
+    matches!(error, ObjectDoesntExist | ObjectExists(_) | WrongVersion(_))
 }
 
 impl From<RejectRules> for Condition {

@@ -19,7 +19,7 @@ use sprat_store::types::{Lifetime, TableId, Version};
 
 use super::answers::{found, object_or_none, page, version};
 use super::client::Client;
-use super::condition::Condition;
+use super::condition::{Condition, is_overtaken};
 use super::draft::Draft;
 use super::known::{KnownIndexes, Sealed};
 use super::machine::{Outcome, unexpected};
@@ -404,6 +404,47 @@ impl<'c> IndexedTable<'c> {
     ) -> Result<Version, IndexError> {
         let change = Change::Write(value, Some(checked(lifetime)?));
         now(self.waiting().indexes().change(key, change, condition.0))
+    }
+
+    /// Reads an object and the rest of its lifetime, and writes the value and the lifetime that `f`
+    /// returns for them, if a condition holds. Begins again if another change came between. The
+    /// new lifetime counts from the write. Returns the new version; `None` if `f` returned `None`
+    /// and the object stays as it is.
+    ///
+    /// ```no_run
+    /// # fn example(people: &sprat::kv::IndexedTable<'_>) -> Result<(), sprat::kv::IndexError> {
+    /// use sprat::kv::Condition;
+    ///
+    /// people.update_if(b"17", Condition::if_exists(), |person, rest| {
+    ///     let mut value = person?.value.clone();
+    ///     value.extend_from_slice(b",retired");
+    ///     Some((value, rest))
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`IndexedTable::put_expiring_if`].
+    pub fn update_if(
+        &self,
+        key: &[u8],
+        condition: Condition,
+        mut f: impl FnMut(Option<&Object>, Option<Duration>) -> Option<(Vec<u8>, Option<Duration>)>,
+    ) -> Result<Option<Version>, IndexError> {
+        let waiting = self.waiting();
+        for tries in 0.. {
+            let (object, rest) = self.table.read_expiring(key)?.unzip();
+            let same = condition.of_read(object.as_ref())?;
+            let Some((value, lifetime)) = f(object.as_ref(), rest.flatten()) else { break };
+            let change = Change::Write(&value, lifetime.map(checked).transpose()?);
+            let written = now(waiting.indexes().change(key, change, same.0));
+            if !is_overtaken(&written) {
+                return written.map(Some);
+            }
+            now(waiting.pause(tries))?;
+        }
+        Ok(None)
     }
 
     /// Removes an object. Returns the version that it had, `None` if there was none.

@@ -15,7 +15,7 @@ use sprat_store::index::{
 use sprat_store::types::{TableId, Version};
 
 use super::asynchronous::{AsyncClient, AsyncTable};
-use super::condition::Condition;
+use super::condition::{Condition, is_overtaken};
 use super::draft::Draft;
 use super::indexed::{
     changed, checked, listed, looking_up, node_options, object, objects, out_of_time, reading,
@@ -23,6 +23,7 @@ use super::indexed::{
 };
 use super::known::{KnownIndexes, Sealed};
 use super::multi::{OwnedParts, Part};
+use super::object::Object;
 
 /// A table of an [`AsyncClient`] with indexes, as [`IndexedTable`](super::IndexedTable) describes
 /// it.
@@ -282,6 +283,32 @@ impl AsyncIndexedTable {
         let lifetime = Some(checked(lifetime)?);
         let change = Change::Write(value, lifetime);
         self.starting().indexes().change(key, change, condition.0).await
+    }
+
+    /// Reads an object, and writes the value and the lifetime that `f` returns for it, as
+    /// [`IndexedTable::update_if`](super::IndexedTable::update_if) does.
+    ///
+    /// # Errors
+    /// Those of [`IndexedTable::update_if`](super::IndexedTable::update_if).
+    pub async fn update_if(
+        &self,
+        key: &[u8],
+        condition: Condition,
+        mut f: impl FnMut(Option<&Object>, Option<Duration>) -> Option<(Vec<u8>, Option<Duration>)>,
+    ) -> Result<Option<Version>, IndexError> {
+        let starting = self.starting();
+        for tries in 0.. {
+            let (object, rest) = self.table.read_expiring(key).await?.unzip();
+            let same = condition.of_read(object.as_ref())?;
+            let Some((value, lifetime)) = f(object.as_ref(), rest.flatten()) else { break };
+            let change = Change::Write(&value, lifetime.map(checked).transpose()?);
+            let written = starting.indexes().change(key, change, same.0).await;
+            if !is_overtaken(&written) {
+                return written.map(Some);
+            }
+            starting.pause(tries).await?;
+        }
+        Ok(None)
     }
 
     /// Removes an object. Returns the version that it had, `None` if there was none.

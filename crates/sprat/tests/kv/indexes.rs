@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, Found, IndexError, IndexRange, IndexedTable, Source, Version, pack,
+    Client, Condition, Error, Found, IndexError, IndexRange, IndexedTable, Object, Source, Version,
+    pack,
 };
 
 use crate::{Cluster, block_on};
@@ -132,6 +133,58 @@ fn packed_keys_equal_keys_and_objects_that_expire(transport: &str) {
     while !table.look_up("tag", b"soon").unwrap().is_empty() {}
     let later = table.put_expiring_if(b"e", &soon, Duration::MAX, always).unwrap_err();
     assert!(matches!(later, IndexError::Store(Error::LifetimeTooLong(_))));
+}
+
+/// Clients add to the same objects at once: none of the changes is lost, and each object keeps its
+/// lifetime.
+fn updates_meet_others(transport: &str) {
+    let cluster = Cluster::start(transport, "i-updates", 2);
+    let client = cluster.client();
+    let table = client.indexed(&client.create_table("updates", 2).unwrap()).unwrap();
+    table.create_index("all", Source::Bytes { at: 0, len: 8 }).unwrap();
+    let hour = Duration::from_secs(3600);
+    table.put_expiring_if(b"0", b"", hour, Condition::always()).unwrap();
+    let longer = |object: Option<&Object>, rest| {
+        let value = object.map_or(&[][..], |object| &object.value);
+        Some(([value, b"x"].concat(), rest))
+    };
+    std::thread::scope(|scope| {
+        for is_task in [false, true, false] {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let keys = (0..60).map(|n| [b'0' + n % 3]);
+                if is_task {
+                    let client = Client::builder(&cluster.coordinator).connect_async().unwrap();
+                    block_on(async {
+                        let table = client.table("updates").await.unwrap();
+                        let table = client.indexed(&table).await.unwrap();
+                        for key in keys {
+                            table.update_if(&key, Condition::always(), longer).await.unwrap();
+                        }
+                    });
+                } else {
+                    let client = cluster.client();
+                    let table = client.indexed(&client.table("updates").unwrap()).unwrap();
+                    for key in keys {
+                        table.update_if(&key, Condition::always(), longer).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let found = table.look_up("all", b"xxxxxxxx").unwrap();
+    assert!(found.iter().map(|it| &it.key[..]).eq([b"0", b"1", b"2"]));
+    assert!(found.iter().all(|it| it.value == [b'x'; 60]));
+    let (_, rest) = table.table().read_expiring(b"0").unwrap().unwrap();
+    assert!(rest.is_some_and(|rest| rest <= hour && rest > hour / 2), "{rest:?}");
+    let (_, rest) = table.table().read_expiring(b"1").unwrap().unwrap();
+    assert_eq!(rest, None);
+    let version = table.update_if(b"1", Condition::if_exists(), |_, _| None).unwrap();
+    assert_eq!(version, None);
+    let absent = table.update_if(b"none", Condition::if_exists(), longer).unwrap_err();
+    assert_eq!(absent, IndexError::Store(Error::ObjectDoesntExist));
+    let exists = table.update_if(b"1", Condition::if_absent(), longer).unwrap_err();
+    assert!(matches!(exists, IndexError::Store(Error::ObjectExists(_))));
 }
 
 /// Several clients change the same objects while others look: no object has two cities.
@@ -310,7 +363,7 @@ macro_rules! over {
         mod $name {
             over!(@ $transport, objects_are_found_by_other_keys, many_objects_are_in_order,
                 packed_keys_equal_keys_and_objects_that_expire,
-                clients_at_once_keep_an_index_exact, transactions_keep_indexes,
+                clients_at_once_keep_an_index_exact, updates_meet_others, transactions_keep_indexes,
                 a_transaction_fills_an_empty_index, indexes_of_asynchronous_programs);
         }
     };

@@ -67,6 +67,15 @@ fn refused(why: Status, version: Version) -> client::Error {
     }
 }
 
+/// Checks rules for an object of this version, 0 if it does not exist.
+///
+/// # Errors
+/// [`client::Error::ObjectExists`], [`client::Error::ObjectDoesntExist`] and
+/// [`client::Error::WrongVersion`].
+pub fn check(rules: RejectRules, version: Version) -> Result<(), client::Error> {
+    rules.check(version).map_err(|why| refused(why, version))
+}
+
 impl<O: Objects> Indexes<'_, O> {
     /// Changes an object and its entries, if the rules do not refuse its version. Returns the new
     /// version of a written object, or the version of a removed one: 0 if it did not exist.

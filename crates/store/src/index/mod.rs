@@ -47,7 +47,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 pub use build::{Building, Cleaning};
-pub use change::{Change, Changed};
+pub use change::{Change, Changed, check};
 pub use commit::{Part, commit};
 pub use definition::{NODE_BYTES, pack};
 pub use error::Error;
