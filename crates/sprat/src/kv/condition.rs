@@ -22,14 +22,14 @@ impl Condition {
     }
 
     /// Returns the condition that holds if the object does not exist. Otherwise the operation fails
-    /// with [`Error::ObjectExists`](super::Error::ObjectExists).
+    /// with [`Error::ObjectExists`].
     #[must_use]
     pub fn if_absent() -> Self {
         Self(RejectRules::if_absent())
     }
 
     /// Returns the condition that holds if the object exists. Otherwise the operation fails with
-    /// [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
+    /// [`Error::ObjectDoesntExist`].
     #[must_use]
     pub fn if_exists() -> Self {
         Self(RejectRules::if_exists())
@@ -37,17 +37,14 @@ impl Condition {
 
     /// Returns the condition that holds if the object has exactly this version. Version 0 stands
     /// for an object that does not exist. Otherwise the operation fails with
-    /// [`Error::WrongVersion`](super::Error::WrongVersion),
-    /// [`Error::ObjectExists`](super::Error::ObjectExists) or
-    /// [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
+    /// [`Error::WrongVersion`], [`Error::ObjectExists`] or [`Error::ObjectDoesntExist`].
     #[must_use]
     pub fn if_version(version: Version) -> Self {
         Self(RejectRules::if_version(version))
     }
 
     /// Returns the condition that holds if the object's version is above `version`, or the object
-    /// does not exist. Otherwise the operation fails with
-    /// [`Error::WrongVersion`](super::Error::WrongVersion).
+    /// does not exist. Otherwise the operation fails with [`Error::WrongVersion`].
     #[must_use]
     pub fn if_newer_than(version: Version) -> Self {
         Self(RejectRules::if_newer_than(version))
