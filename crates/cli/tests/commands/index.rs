@@ -115,7 +115,7 @@ fn swaps_appends_and_increments_keep_an_index() {
     cluster.ok(&["table", "create", "plain"]);
     cluster.ok(&["table", "create", "t"]);
     cluster.ok(&["index", "create", "t", "i", "--bytes", "0:3"]);
-    let steps: [(i32, &[&str]); 20] = [
+    let steps: [(i32, &[&str]); 21] = [
         (0, &["append", "", "k", "ab"]),
         (0, &["append", "", "k", "c"]),
         (4, &["append", "", "k", "c", "--if-absent"]),
@@ -135,6 +135,7 @@ fn swaps_appends_and_increments_keep_an_index() {
         (0, &["get", "", "soon"]),
         (0, &["swap", "", "new", "ghi", "--expires", "2000"]),
         (3, &["swap", "", "none", "x", "--if-exists"]),
+        (1, &["incr", "", "new"]),
         (0, &["get", "", "new"]),
     ];
     for (status, step) in steps {

@@ -295,16 +295,28 @@ fn futures_complete_on_any_thread(transport: &str) {
     assert_eq!(block_on(client.table("async")).unwrap_err(), Error::TableDoesntExist);
 }
 
-/// Writes an object that lives `first` and gives it another lifetime before its end.
+/// Writes an object of `1` that lives `soon`, and does something with it before its end.
 ///
-/// Begins again where the machine ran this thread too late for that.
-fn extended(table: &Table<'_>, key: &[u8], first: Duration, then: Option<Duration>) -> Version {
-    loop {
-        table.put_expiring(key, b"1", first).unwrap();
-        match table.touch(key, then) {
-            Err(Error::ObjectDoesntExist) => {}
-            touched => return touched.unwrap(),
-        }
+/// Begins again where the machine ran this thread too late, and `f` returns `None`; ten times at
+/// most.
+fn before_its_end<R>(
+    table: &Table<'_>,
+    key: &[u8],
+    soon: Duration,
+    f: impl Fn() -> Option<R>,
+) -> R {
+    let tried = || {
+        table.put_expiring(key, b"1", soon).unwrap();
+        f()
+    };
+    (0..10).find_map(|_| tried()).expect("one of ten objects is there before its end")
+}
+
+/// Gives an object another lifetime. Returns its version, `None` if there is none.
+fn touched(table: &Table<'_>, key: &[u8], lifetime: Option<Duration>) -> Option<Version> {
+    match table.touch(key, lifetime) {
+        Err(Error::ObjectDoesntExist) => None,
+        touched => Some(touched.unwrap()),
     }
 }
 
@@ -316,12 +328,11 @@ fn expiring_objects(transport: &str) {
     let (soon, late) = (Duration::from_millis(1000), Duration::from_secs(3600));
     table.put_expiring(b"soon", b"1", soon).unwrap();
     table.put_expiring(b"late", b"1", late).unwrap();
-    // An increment keeps the lifetime, if it comes before the end.
-    table.put_expiring(b"number", b"1", soon).unwrap();
-    while table.increment(b"number", 1).unwrap() == 1 {
-        table.put_expiring(b"number", b"1", soon).unwrap();
-    }
-    extended(&table, b"touched", soon, Some(late));
+    let number = before_its_end(&table, b"number", soon, || {
+        Some(table.increment(b"number", 1).unwrap()).filter(|&sum| sum != 1)
+    });
+    assert_eq!(number, 2);
+    before_its_end(&table, b"touched", soon, || touched(&table, b"touched", Some(late)));
     let pending = table.start_put_expiring_if(b"started", b"1", soon, Condition::if_absent());
     pending.wait().unwrap();
     let long = vec![7; 500_000];
@@ -331,8 +342,8 @@ fn expiring_objects(transport: &str) {
     let parts = client.multi(parts).unwrap();
     assert!(matches!(parts.get(0), Ok(PartAnswer::Version(_))));
     assert!(matches!(parts.get(1), Err(Error::ObjectDoesntExist)));
-    let touched = extended(&table, b"forever", soon, None);
-    let stale = Condition::if_newer_than(touched);
+    let version = before_its_end(&table, b"forever", soon, || touched(&table, b"forever", None));
+    let stale = Condition::if_newer_than(version);
     assert!(matches!(table.touch_if(b"forever", None, stale), Err(Error::WrongVersion(_))));
     let tasks = Client::builder(&cluster.coordinator).connect_async().unwrap();
     let tasks = tasks.table_by_id(id);
